@@ -1,0 +1,43 @@
+"""What the source of truth holds: callers, refs, rows. Nouns only, no behaviour that reads anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: a tenant and, for a narrower credential, one scope inside it. Made from a credential only."""
+
+    tenant: str
+    scope: str | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """Identity of a row inside a tenant. Orders by (entity, id): the tie-break everywhere."""
+
+    entity: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One version of a row. `values`: the declared columns, JSON-ready, in declaration order, key column included."""
+
+    ref: Ref
+    version: int
+    values: Mapping[str, Json]
+    scope: str | None = None
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A delete: outranks every write of `ref` whose version is not higher."""
+
+    ref: Ref
+    version: int

@@ -1,0 +1,192 @@
+"""Settings: the YAML an operator writes, checked. Together with the CLI the only reader of files and environment.
+
+Secrets are named, never written: a `*_env` key holds the name of an environment variable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from recall.errors import ConfigError
+from recall.options import RecallSettings
+from recall.registry import Registry, Strict
+from recall.requests import explain_validation
+
+
+class SqliteSettings(Strict):
+    """Source of truth in one SQLite file (WAL)."""
+
+    kind: Literal["sqlite"] = "sqlite"
+    path: str = "rows.sqlite"
+    threads: int = Field(4, ge=1, le=64)
+
+
+class LanceDbSettings(Strict):
+    """Vector plane in LanceDB tables, one per tenant and index version."""
+
+    kind: Literal["lancedb"] = "lancedb"
+    path: str = "vectors"
+    # Below this many chunks a flat scan is exact and fast enough; from here on an IVF_HNSW_SQ index is built.
+    index_from: int = Field(10_000, ge=256)
+    ef: int = Field(200, ge=16)
+    refine_factor: int = Field(3, ge=1)
+    optimize_every: int = Field(50, ge=1)
+    threads: int = Field(4, ge=1, le=64)
+    open_tenants: int = Field(32, ge=1)
+
+
+class TantivySettings(Strict):
+    """Search plane in tantivy indexes, one per tenant and index version."""
+
+    kind: Literal["tantivy"] = "tantivy"
+    path: str = "search"
+    writer_heap_mb: int = Field(64, ge=15)
+    threads: int = Field(4, ge=1, le=64)
+    open_tenants: int = Field(32, ge=1)
+
+
+class LadybugSettings(Strict):
+    """Graph plane in ladybug databases, one per tenant and index version."""
+
+    kind: Literal["ladybug"] = "ladybug"
+    path: str = "graph"
+    buffer_pool_mb: int = Field(128, ge=32)
+    threads: int = Field(4, ge=1, le=64)
+    open_tenants: int = Field(16, ge=1)
+
+
+class MemorySettings(Strict):
+    """Planes that live in one process; for tests and notebooks."""
+
+    kind: Literal["memory"]
+
+
+class PlanesSettings(Strict):
+    rows: Annotated[SqliteSettings | MemorySettings, Field(discriminator="kind")] = SqliteSettings()
+    vector: Annotated[LanceDbSettings | MemorySettings, Field(discriminator="kind")] = LanceDbSettings()
+    search: Annotated[TantivySettings | MemorySettings, Field(discriminator="kind")] = TantivySettings()
+    graph: Annotated[LadybugSettings | MemorySettings, Field(discriminator="kind")] = LadybugSettings()
+
+
+class MiniLmSettings(Strict):
+    """all-MiniLM-L6-v2 int8 from installed packages, or any folder with `model.onnx` and `tokenizer.json`."""
+
+    kind: Literal["minilm"] = "minilm"
+    runtime: Literal["openvino", "onnxruntime"] = "openvino"
+    model_dir: str | None = None
+    name: str = "all-MiniLM-L6-v2-int8"
+    dim: int = Field(384, ge=2)
+    max_tokens: int = Field(256, ge=16)
+    batch_tokens: int = Field(4096, ge=64)
+    threads: int = Field(2, ge=1)
+
+
+class HashEmbedderSettings(Strict):
+    """Feature-hashed bag of words: no model, no meaning; for tests of everything around the embedder."""
+
+    kind: Literal["hash"]
+    dim: int = Field(64, ge=8)
+
+
+class NoEmbedderSettings(Strict):
+    """No query embedding: the vector channel reports `no_embedder`."""
+
+    kind: Literal["none"]
+
+
+EmbedderSettings = Annotated[MiniLmSettings | HashEmbedderSettings | NoEmbedderSettings, Field(discriminator="kind")]
+
+
+class AuthSettings(Strict):
+    """Bearer tokens. The variable `tokens_env` holds JSON: token → tenant, or token → {tenant, scope}."""
+
+    tokens_env: str = "RECALL_TOKENS"
+    # Tenant of a caller on the loopback interface without a token; null asks every caller for one.
+    loopback_tenant: str | None = "default"
+
+
+class PipelineSettings(Strict):
+    """Sizes of a backfill. Rows per part is also what a crash can cost at most, per embedder."""
+
+    runs: str = "runs"
+    rows_per_part: int = Field(2048, ge=1)
+    embedders: int = Field(1, ge=1)
+    load_rows: int = Field(20_000, ge=1)
+    write_retries: int = Field(4, ge=0)
+    object_store_mb: int = Field(300, ge=80)
+    logical_cpus: int = Field(4, ge=1)
+
+
+class Settings(Strict):
+    """One application. Relative paths: `entities` against the settings file, everything else against `data_dir`."""
+
+    data_dir: str = ".recall"
+    entities: str | None = None
+    planes: PlanesSettings = PlanesSettings()
+    embedder: EmbedderSettings = MiniLmSettings()
+    recall: RecallSettings = RecallSettings()
+    auth: AuthSettings = AuthSettings()
+    pipeline: PipelineSettings = PipelineSettings()
+
+    def data_path(self, relative: str) -> Path:
+        """`relative` under the data directory (absolute paths stay)."""
+        return Path(self.data_dir) / relative
+
+
+def read_yaml(path: Path) -> object:
+    """Parsed YAML of `path`; ConfigError when it is missing or not YAML."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def load_settings(
+    path: str | Path | None = None, *, data_dir: str | None = None, entities: str | None = None
+) -> Settings:
+    """Settings from `path` (defaults when None) with paths made absolute; the keyword arguments override the file.
+
+    Raises ConfigError naming the file and every wrong key.
+    """
+    raw: object = {}
+    base = Path.cwd()
+    if path is not None:
+        path = Path(path).resolve()
+        raw, base = read_yaml(path) or {}, path.parent
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"{path}: expected a mapping at the top level")
+    try:
+        settings = Settings.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{path or 'settings'}: {explain_validation(error)}") from None
+    declared = entities or (str(base / settings.entities) if settings.entities else None)
+    directory = Path(data_dir).resolve() if data_dir else base / settings.data_dir
+    return settings.model_copy(
+        update={
+            "data_dir": str(directory.resolve()),
+            "entities": str(Path(declared).resolve()) if declared else None,
+        }
+    )
+
+
+def load_registry(settings: Settings) -> Registry:
+    """The registry that `settings.entities` names; only the built-in entities when it names none."""
+    if settings.entities is None:
+        return Registry({})
+    return Registry.parse(read_yaml(Path(settings.entities)), settings.entities)
+
+
+def settings_from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Settings as RECALL_CONFIG (else `./recall.yaml`, else defaults), RECALL_DATA_DIR and RECALL_ENTITIES say."""
+    path = environment.get("RECALL_CONFIG")
+    if path is None and Path("recall.yaml").exists():
+        path = "recall.yaml"
+    return load_settings(path, data_dir=environment.get("RECALL_DATA_DIR"), entities=environment.get("RECALL_ENTITIES"))
