@@ -114,7 +114,7 @@ class RowStore(RowReader, PlaneReader, Protocol):
         """Create the tables that do not exist yet. Raises ConfigError when one exists with other columns."""
 
     def upsert(self, tenant: str, rows: Sequence[Row]) -> WriteReport:
-        """Write rows unless a newer version is stored. A row equal to the stored one is left alone and not counted."""
+        """Write rows unless a newer version is stored; a row equal to the stored one is left alone, uncounted."""
 
     def delete(self, tenant: str, tombstones: Sequence[Tombstone]) -> WriteReport: ...
 

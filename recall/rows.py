@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+from typing_extensions import TypeAliasType
+
+# A named alias, because pydantic cannot unfold a bare recursive one.
+Json = TypeAliasType("Json", "None | bool | int | float | str | list[Json] | dict[str, Json]")
 
 
 @dataclass(frozen=True, slots=True)
