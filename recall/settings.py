@@ -5,7 +5,9 @@ Secrets are named, never written: a `*_env` key holds the name of an environment
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,10 +15,12 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from recall.errors import ConfigError
+from recall.errors import ConfigError, InvalidRequest
+from recall.keys import check_tenant
 from recall.options import RecallSettings
 from recall.registry import Registry, Strict
 from recall.requests import explain_validation
+from recall.rows import Caller
 
 
 class SqliteSettings(Strict):
@@ -108,7 +112,9 @@ class AuthSettings(Strict):
 
     tokens_env: str = "RECALL_TOKENS"
     # Tenant of a caller on the loopback interface without a token; null asks every caller for one.
-    loopback_tenant: str | None = "default"
+    loopback_tenant: str | None = Field("default", pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    # Host headers that the MCP endpoint accepts (`name`, `name:port` or `name:*`), against DNS rebinding.
+    mcp_hosts: tuple[str, ...] = ("localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*", "[::1]", "[::1]:*")
 
 
 class PipelineSettings(Strict):
@@ -184,9 +190,58 @@ def load_registry(settings: Settings) -> Registry:
     return Registry.parse(read_yaml(Path(settings.entities)), settings.entities)
 
 
-def settings_from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Settings as RECALL_CONFIG (else `./recall.yaml`, else defaults), RECALL_DATA_DIR and RECALL_ENTITIES say."""
-    path = environment.get("RECALL_CONFIG")
+def settings_from_environment(
+    environment: Mapping[str, str] = os.environ,
+    *,
+    config: str | None = None,
+    data_dir: str | None = None,
+    entities: str | None = None,
+) -> Settings:
+    """Settings as RECALL_CONFIG (else `./recall.yaml`, else defaults), RECALL_DATA_DIR and RECALL_ENTITIES say.
+
+    The keyword arguments, where given, win over the environment.
+    """
+    path = config or environment.get("RECALL_CONFIG")
     if path is None and Path("recall.yaml").exists():
         path = "recall.yaml"
-    return load_settings(path, data_dir=environment.get("RECALL_DATA_DIR"), entities=environment.get("RECALL_ENTITIES"))
+    return load_settings(
+        path,
+        data_dir=data_dir or environment.get("RECALL_DATA_DIR"),
+        entities=entities or environment.get("RECALL_ENTITIES"),
+    )
+
+
+def load_tokens(auth: AuthSettings, environment: Mapping[str, str] = os.environ) -> dict[str, Caller]:
+    """Caller by bearer token, as the variable `auth.tokens_env` says; empty when it is not set.
+
+    Raises ConfigError naming the variable and the position of a wrong entry, never a token.
+    """
+    text = environment.get(auth.tokens_env, "")
+    if not text.strip():
+        return {}
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raise ConfigError(f"{auth.tokens_env}: expected JSON, token → tenant or {{tenant, scope}}") from None
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"{auth.tokens_env}: expected a JSON object, token → tenant or {{tenant, scope}}")
+    return {_token(auth, token, at): _caller(auth, value, at) for at, (token, value) in enumerate(raw.items(), 1)}
+
+
+def _token(auth: AuthSettings, token: str, at: int) -> str:
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise ConfigError(f"{auth.tokens_env}: token {at} must be visible ASCII without spaces")
+    return token
+
+
+def _caller(auth: AuthSettings, value: object, at: int) -> Caller:
+    try:
+        if isinstance(value, str):
+            return Caller(check_tenant(value))
+        if isinstance(value, Mapping) and set(value) <= {"tenant", "scope"} and isinstance(value.get("tenant"), str):
+            scope = value.get("scope")
+            if scope is None or (isinstance(scope, str) and scope):
+                return Caller(check_tenant(value["tenant"]), scope)
+    except InvalidRequest as error:
+        raise ConfigError(f"{auth.tokens_env}: token {at}: {error}") from None
+    raise ConfigError(f"{auth.tokens_env}: token {at} must map to a tenant or {{tenant, scope}}")
