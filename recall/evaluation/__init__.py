@@ -1,0 +1,1 @@
+"""Measuring recall: readers of public data sets, metrics, significance. Nothing of it is needed to serve."""
