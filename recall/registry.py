@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from recall.errors import ConfigError, UnknownEntity
 from recall.fields import FILTERABLE_TYPES, FieldType, filter_column
 from recall.keys import content_hash
+from recall.rows import Json
 from recall.where import FilterFields
 
 _ENTITY = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -32,6 +33,10 @@ class Strict(BaseModel):
 
 def _column(value: object) -> object:
     return {"type": value} if isinstance(value, str) else value
+
+
+def _one_or_many(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
 
 
 class Column(Strict):
@@ -159,6 +164,26 @@ class EntitySpec(Strict):
                 yield use, (name,)
 
 
+class SourceSpec(Strict):
+    """Files that `recall import` reads. Relative paths and globs count from the registry file's folder.
+
+    Either rows of one `entity` (the file's stem when left out) with `rename` {column in the file: field} and
+    `defaults` {field: value}, or a `reader` `module:function` that yields (tenant or None, entity, row) from the files.
+    """
+
+    files: Annotated[tuple[str, ...], BeforeValidator(_one_or_many)] = Field(min_length=1)
+    entity: str | None = None
+    rename: dict[str, str] = {}
+    defaults: dict[str, Json] = {}
+    reader: str | None = None
+
+    @model_validator(mode="after")
+    def _reader_decides(self) -> Self:
+        if self.reader and (self.entity or self.rename or self.defaults):
+            raise ValueError("a reader names entities and fields itself: leave out entity, rename and defaults")
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class FilterColumn:
     """A filterable field as a physical column of the shared planes."""
@@ -222,7 +247,7 @@ class Entity:
 class Registry:
     """All entities of one application, with the built-in `memory` and `topic` unless it declares its own."""
 
-    def __init__(self, specs: Mapping[str, EntitySpec]) -> None:
+    def __init__(self, specs: Mapping[str, EntitySpec], sources: Sequence[SourceSpec] = ()) -> None:
         merged = {**_builtin(), **specs}
         for name in merged:
             if not _ENTITY.fullmatch(name):
@@ -230,6 +255,7 @@ class Registry:
         if DIGEST in specs:
             raise ConfigError(f"entity name {DIGEST!r} is reserved for summaries; rename the entity")
         self.entities: Mapping[str, Entity] = {name: Entity(name, spec) for name, spec in merged.items()}
+        self.sources: tuple[SourceSpec, ...] = tuple(sources)
         self._check_targets()
 
     @classmethod
@@ -239,7 +265,7 @@ class Registry:
             document = _Document.model_validate(raw)
         except ValidationError as error:
             raise ConfigError(f"{where}: {_explain(error)}") from None
-        return cls(document.entities)
+        return cls(document.entities, document.sources)
 
     def _check_targets(self) -> None:
         for entity in self.entities.values():
@@ -254,6 +280,9 @@ class Registry:
             for rel in rels:
                 if not _NAME.fullmatch(rel):
                     raise ConfigError(f"relation {rel!r} of entity {entity.name!r} must match {_NAME.pattern}")
+        for source in self.sources:
+            if source.entity is not None and source.entity not in self.entities:
+                raise ConfigError(f"a source names entity {source.entity!r}, which is not declared")
 
     def entity(self, name: str) -> Entity:
         """The entity called `name`; raises UnknownEntity naming the known ones."""
@@ -318,8 +347,7 @@ class Registry:
 
 class _Document(Strict):
     entities: dict[str, EntitySpec]
-    # Read by `recall import`; see pipelines.sources.
-    sources: tuple[dict[str, Any], ...] = ()
+    sources: tuple[SourceSpec, ...] = ()
 
 
 def template_fields(template: str) -> tuple[str, ...]:
