@@ -114,7 +114,7 @@ class RowStore(RowReader, PlaneReader, Protocol):
         """Create the tables that do not exist yet. Raises ConfigError when one exists with other columns."""
 
     def upsert(self, tenant: str, rows: Sequence[Row]) -> WriteReport:
-        """Write rows unless a newer version is stored; a row equal to the stored one is left alone, uncounted."""
+        """Write rows unless a newer version is stored; rows equal to the stored ones stay untouched."""
 
     def delete(self, tenant: str, tombstones: Sequence[Tombstone]) -> WriteReport: ...
 
@@ -154,7 +154,7 @@ class VectorStore(PlaneWriter, PlaneReader, Protocol):
     async def search(self, query: VectorQuery, *, timeout_s: float | None = None) -> list[VectorHit]:
         """At most `limit` chunks by (score desc, ref, ordinal); that order also decides ties at the cut.
 
-        Raises IndexMissing for a tenant that was never loaded, ModelMismatch when only an index of another model exists.
+        Raises IndexMissing for a tenant that was never loaded, ModelMismatch when its index is of another model.
         """
 
     async def get(

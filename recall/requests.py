@@ -82,7 +82,7 @@ class FusedRequest(Request):
     filter: dict[str, Json] | None = Field(None, description="Exact-match metadata filter.")
     date_field: str | None = Field(None, description="Metadata field holding a YYYYMMDD date; adds a timeline.")
     entity: str = Field("memory", description="Entity whose rows are memories.")
-    mode: Literal["fused", "compat"] = Field("fused", description="`compat` reproduces the published ranking.")
+    mode: Literal["compat"] = Field("compat", description="`compat` reproduces the published ranking.")
     where: Filters | None = Field(None, description="Filter with ranges, `in` and `or`, as in recall.")
     filter_scope: Literal["walk", "result"] = Field(
         "walk", description="`result` lets the walk pass through other rows."

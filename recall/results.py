@@ -225,3 +225,28 @@ class SearchResult:
     rank: int
     score: float
     highlights: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarHits:
+    hits: tuple[SimilarHit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    hits: tuple[SearchResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraversedRows:
+    """Rows of a graph query, by the names of its RETURN clause."""
+
+    rows: tuple[Mapping[str, Json], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    entity: str
+    id: str
+    version: int
+    row: Mapping[str, Json]

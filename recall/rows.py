@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from typing_extensions import TypeAliasType
 
 # A named alias, because pydantic cannot unfold a bare recursive one.
-Json = TypeAliasType("Json", "None | bool | int | float | str | list[Json] | dict[str, Json]")
+Json = TypeAliasType("Json", "bool | int | float | str | list[Json] | dict[str, Json] | None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,11 @@ class Caller:
     scope: str | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ref:
-    """Identity of a row inside a tenant. Orders by (entity, id): the tie-break everywhere."""
+class Ref(NamedTuple):
+    """Identity of a row inside a tenant. Orders by (entity, id): the tie-break everywhere.
+
+    A named tuple and not a dataclass, because fusion hashes thousands of them per request.
+    """
 
     entity: str
     id: str

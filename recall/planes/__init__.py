@@ -11,6 +11,17 @@ from recall.planes.opening import (
     open_rows,
     open_search,
     open_vector,
+    plane_context,
 )
 
-__all__ = ["ModelId", "PlaneContext", "Planes", "open_graph", "open_planes", "open_rows", "open_search", "open_vector"]
+__all__ = [
+    "ModelId",
+    "PlaneContext",
+    "Planes",
+    "open_graph",
+    "open_planes",
+    "open_rows",
+    "open_search",
+    "open_vector",
+    "plane_context",
+]

@@ -1,0 +1,248 @@
+"""The engine of `recall`: fan out, fuse, hydrate, pack. asyncio only; sees channels and a row reader, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from recall.altitude import without_digests
+from recall.asking import Asked, Deadline, ask_channel, check_failures, report, warnings
+from recall.errors import DeadlineExceeded, InvalidRequest
+from recall.fusion import Fusion, Ranking, contributions, fuse
+from recall.hydration import Hydrated, hydrate
+from recall.keys import compact_json
+from recall.options import RecallSettings
+from recall.packing import load_tokenizer, pack
+from recall.ports import Channel, ChannelQuery, RowReader
+from recall.registry import Registry
+from recall.requests import RecallRequest
+from recall.results import (
+    Candidate,
+    ChannelAnswer,
+    ContextItem,
+    ContextPack,
+    Contribution,
+    Degraded,
+    DegradedCode,
+    Dropped,
+    Explain,
+    Match,
+    Matched,
+    PathStep,
+)
+from recall.rows import Caller, Json, Ref, Row
+from recall.texts import embed_text
+from recall.where import Where, parse_where
+
+# Rounds of asking deeper when stale or filtered candidates left room for live ones.
+MAX_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A request, resolved against the registry and the configuration."""
+
+    caller: Caller
+    request: RecallRequest
+    where: Where | None
+    weights: Mapping[str, float]
+    deadline: Deadline
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """One round of asking and what became of its candidates."""
+
+    asked: tuple[Asked[ChannelAnswer], ...]
+    ranking: Ranking
+    hydrated: Hydrated
+
+    @property
+    def candidates(self) -> dict[str, tuple[Candidate, ...]]:
+        return {one.name: one.answer.candidates for one in self.asked if one.answer is not None}
+
+    @property
+    def dropped(self) -> int:
+        return len(self.hydrated.stale) + len(self.hydrated.filtered)
+
+    @property
+    def exhausted(self) -> bool:
+        return all(one.answer is None or one.answer.exhausted for one in self.asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """Why an item is in the pack."""
+
+    shares: tuple[Contribution, ...]
+    match: Match | None
+    path: tuple[PathStep, ...]
+
+
+class Engine:
+    """Answers `recall`. Holds no store and no state between requests."""
+
+    def __init__(
+        self, registry: Registry, channels: Mapping[str, Channel], rows: RowReader, options: RecallSettings
+    ) -> None:
+        self._registry = registry
+        self._channels = channels
+        self._rows = rows
+        self._options = options
+        self._tokenizer = load_tokenizer(options.tokenizer)
+
+    async def recall(self, caller: Caller, request: RecallRequest, *, request_id: str | None = None) -> ContextPack:
+        """The context pack for `request`, within its deadline and its budget.
+
+        Raises UnknownEntity, InvalidFilter, InvalidRequest before any store call; AllChannelsFailed, IndexMissing or
+        ModelMismatch when nothing is left to answer with; DeadlineExceeded; in strict mode ChannelError for the first
+        channel that failed.
+        """
+        plan = self._plan(caller, request, request_id or uuid.uuid4().hex)
+        round_ = await self._gather(plan, extra=0)
+        for _ in range(MAX_ROUNDS - 1):
+            if not round_.dropped or round_.exhausted or plan.deadline.left() <= 0:
+                break
+            round_ = await self._gather(plan, extra=2 * round_.dropped)
+        return self._pack(plan, round_)
+
+    def _plan(self, caller: Caller, request: RecallRequest, request_id: str) -> _Plan:
+        fields = {name: self._registry.entity(name).filter_fields for name in request.entities}
+        where = parse_where(request.filters, fields)
+        weights = {**self._options.weights, **(request.channels or {})}
+        if request.hops == 0:
+            weights["graph"] = 0.0
+        weights = {name: weight for name, weight in weights.items() if weight > 0 and name in self._channels}
+        if not weights.keys() & {"vector", "search"}:
+            raise InvalidRequest("channels: give vector or search a weight above 0; graph starts from what they find")
+        timeout_s = (request.timeout_ms or self._options.timeout_ms) / 1000
+        return _Plan(caller, request, where, weights, Deadline(timeout_s), request_id)
+
+    # ---- asking ----------------------------------------------------------------------------------------------------
+
+    async def _gather(self, plan: _Plan, extra: int) -> _Round:
+        """Ask every channel for its candidates and `extra` more, fuse and hydrate them."""
+        request = plan.request
+        limit = request.k * len(request.entities) + extra
+        query = ChannelQuery(plan.caller, request.query, tuple(request.entities), limit, plan.where)
+        first = [name for name in ("vector", "search") if name in plan.weights]
+        timeout_s = self._channel_timeout(plan)
+        asked = list(
+            await asyncio.gather(*(ask_channel(name, self._channels[name], query, timeout_s) for name in first))
+        )
+        if "graph" in plan.weights and any(one.answer is not None for one in asked):
+            asked.append(await self._ask_graph(plan, query, asked))
+        check_failures(asked, strict=self._options.strict)
+        ranking = self._fuse(plan, asked)
+        timeout_s = min(self._options.hydrate_timeout_ms / 1000, plan.deadline.left())
+        hydrated = await self._hydrate(plan, ranking, timeout_s)
+        return _Round(tuple(asked), ranking, hydrated)
+
+    async def _ask_graph(
+        self, plan: _Plan, query: ChannelQuery, asked: list[Asked[ChannelAnswer]]
+    ) -> Asked[ChannelAnswer]:
+        limits = self._options.graph
+        seeds = self._fuse(plan, asked).refs[: limits.seeds]
+        if not seeds:
+            return Asked("graph", 0.0, ChannelAnswer())
+        graph_query = ChannelQuery(
+            query.caller,
+            query.text,
+            query.entities,
+            query.limit,
+            query.where,
+            seeds=seeds,
+            hops=plan.request.hops,
+            reverse=limits.reverse,
+        )
+        return await ask_channel("graph", self._channels["graph"], graph_query, self._channel_timeout(plan))
+
+    def _channel_timeout(self, plan: _Plan) -> float:
+        # A fifth of what is left stays for hydration, so that a slow channel costs its own share only.
+        return min(self._options.channel_timeout_ms / 1000, plan.deadline.left() * 0.8)
+
+    def _fuse(self, plan: _Plan, asked: list[Asked[ChannelAnswer]]) -> Ranking:
+        answers = {one.name: one.answer.candidates for one in asked if one.answer is not None}
+        return fuse(self._fusion(plan), answers, plan.weights, self._options.rrf_k)
+
+    def _fusion(self, plan: _Plan) -> Fusion:
+        return plan.request.fusion or self._options.fusion
+
+    async def _hydrate(self, plan: _Plan, ranking: Ranking, timeout_s: float) -> Hydrated:
+        try:
+            async with asyncio.timeout(timeout_s):
+                hydrated = await hydrate(self._rows, plan.caller, ranking.refs, plan.where, timeout_s)
+        except TimeoutError:
+            raise DeadlineExceeded(f"reading rows took longer than {timeout_s * 1000:.0f} ms") from None
+        if hydrated.failures and not hydrated.rows:
+            raise next(iter(hydrated.failures.values()))
+        return hydrated
+
+    # ---- packing ---------------------------------------------------------------------------------------------------
+
+    def _pack(self, plan: _Plan, round_: _Round) -> ContextPack:
+        request, scores = plan.request, round_.ranking.scores
+        rows = [round_.hydrated.rows[ref] for ref in round_.ranking.refs if ref in round_.hydrated.rows]
+        emitted = [self._emitted(row) for row in rows]
+        sizes = [self._tokenizer(compact_json(values)) for values in emitted]
+        packed = pack(request.packer, sizes, request.budget)
+        evidence = self._evidence(plan, round_, [rows[position].ref for position in packed.kept])
+        items = []
+        for position in packed.kept:
+            row = rows[position]
+            found = evidence[row.ref]
+            items.append(
+                ContextItem(
+                    entity=row.ref.entity,
+                    id=row.ref.id,
+                    row=emitted[position],
+                    score=scores[row.ref],
+                    source=tuple(share.channel for share in found.shares),
+                    tokens=sizes[position],
+                    matched=self._matched(row, found.match),
+                    explain=Explain(found.shares, found.path) if request.explain else None,
+                )
+            )
+        altitude, no_digests = without_digests(request.altitude)
+        degraded = _degradations(round_, no_digests)
+        return ContextPack(
+            items=tuple(items),
+            omitted=len(rows) - len(items),
+            tokens=packed.tokens,
+            warnings=warnings(degraded),
+            degraded=degraded,
+            channels={one.name: report(one) for one in round_.asked},
+            dropped=Dropped(len(round_.hydrated.stale), len(round_.hydrated.filtered)),
+            altitude=altitude,
+            request_id=plan.request_id,
+        )
+
+    def _evidence(self, plan: _Plan, round_: _Round, kept: list[Ref]) -> dict[Ref, _Evidence]:
+        candidates = round_.candidates
+        shares = contributions(self._fusion(plan), candidates, plan.weights, kept, self._options.rrf_k)
+        matches = {one.ref: one.match for one in candidates.get("vector", ())}
+        paths = {one.ref: one.path for one in candidates.get("graph", ())}
+        return {ref: _Evidence(shares[ref], matches.get(ref), paths.get(ref, ())) for ref in kept}
+
+    def _emitted(self, row: Row) -> Mapping[str, Json]:
+        fields = self._registry.entity(row.ref.entity).spec.pack_fields
+        return {name: row.values.get(name) for name in fields} if fields else row.values
+
+    def _matched(self, row: Row, match: Match | None) -> Matched | None:
+        if match is None:
+            return None
+        text = embed_text(self._registry.entity(row.ref.entity), row.values)[match.start : match.end]
+        return Matched("vector", text, match.chunk) if text else None
+
+
+def _degradations(round_: _Round, no_digests: Degraded | None) -> tuple[Degraded, ...]:
+    found = [one.degraded for one in round_.asked if one.degraded is not None]
+    found += [
+        Degraded(one.name, DegradedCode.GRAPH_TRUNCATED, "fan-out limit reached")
+        for one in round_.asked
+        if one.answer is not None and one.answer.truncated
+    ]
+    return (*found, *round_.hydrated.degraded, *([no_digests] if no_digests else ()))
