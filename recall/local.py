@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recall.channels import GraphChannel, SearchChannel, VectorChannel
-from recall.models import LocalEncoder, embedder_id, open_embedder
+from recall.models import LocalEncoder, open_embedder
 from recall.planes import Planes, open_planes, plane_context
 from recall.ports import Channel
 from recall.registry import Registry
@@ -29,7 +29,7 @@ class Local:
 def open_local(settings: Settings) -> Local:
     """Open everything that `settings` names; no store is contacted yet. Raises ConfigError."""
     registry = load_registry(settings)
-    context = plane_context(settings, registry, embedder_id(settings.embedder))
+    context = plane_context(settings, registry)
     planes = open_planes(settings, context)
     encoder = LocalEncoder(open_embedder(settings.embedder))
     channels: dict[str, Channel] = {

@@ -1,4 +1,4 @@
-"""One channel at a time, for agents that want the planes raw. Every hit is checked against the source of truth first."""
+"""One channel at a time, for agents that want the planes raw. Every hit is checked against the source of truth."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Primitives:
         return ChannelQuery(caller, text, (entity,), limit, where)
 
     async def _live(self, channel: str, query: ChannelQuery, wanted: int) -> list[tuple[Candidate, Row]]:
-        """The first `wanted` candidates with a live row that passes the filter; asks deeper while stale ones hide them."""
+        """The first `wanted` candidates with a live row that passes the filter; asks deeper while others hide them."""
         deadline = Deadline(self._options.timeout_ms / 1000)
         rows: dict[Ref, Row] = {}
         live: list[tuple[Candidate, Row]] = []

@@ -90,6 +90,11 @@ class MiniLmSettings(Strict):
     batch_tokens: int = Field(4096, ge=64)
     threads: int = Field(2, ge=1)
 
+    @property
+    def model_name(self) -> str:
+        """What identifies vectors of this model: name and token limit. Known without loading the model."""
+        return f"{self.name}/{self.max_tokens}"
+
 
 class HashEmbedderSettings(Strict):
     """Feature-hashed bag of words: no model, no meaning; for tests of everything around the embedder."""
@@ -97,11 +102,18 @@ class HashEmbedderSettings(Strict):
     kind: Literal["hash"]
     dim: int = Field(64, ge=8)
 
+    @property
+    def model_name(self) -> str:
+        return "hash"
+
 
 class NoEmbedderSettings(Strict):
     """No query embedding: the vector channel reports `no_embedder`."""
 
     kind: Literal["none"]
+    # Of the vectors that the plane holds; nothing is embedded.
+    dim: int = Field(384, ge=2)
+    model_name: str = "none"
 
 
 EmbedderSettings = Annotated[MiniLmSettings | HashEmbedderSettings | NoEmbedderSettings, Field(discriminator="kind")]

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from recall.readonly import check_cypher
+
 from recall.engine import Engine
 from recall.errors import NotFound
 from recall.fused import FusedRecall
 from recall.options import RecallSettings
 from recall.ports import Channel, GraphWalker, RowReader
 from recall.primitives import Primitives
-from recall.readonly import check_cypher
 from recall.registry import Registry
 from recall.requests import (
     FusedRequest,
@@ -101,7 +102,7 @@ async def _get(box: Toolbox, caller: Caller, request: GetRequest, _: str | None)
 _TABLE = (
     Tool(
         "recall",
-        "Answer a question with a ranked context pack that fits a token budget, assembled from meaning, words and links.",
+        "Answer a question with a ranked context pack that fits a token budget, found by meaning, words and links.",
         RecallRequest,
         ContextPack,
         _recall,

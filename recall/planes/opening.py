@@ -42,7 +42,9 @@ class Planes:
             await store.close()
 
 
-def plane_context(settings: Settings, registry: Registry, model: ModelId) -> PlaneContext:
+def plane_context(settings: Settings, registry: Registry) -> PlaneContext:
+    """The context that `settings` imply; the model is identified without loading it."""
+    model = ModelId(settings.embedder.model_name, settings.embedder.dim)
     return PlaneContext(registry, model, Path(settings.data_dir))
 
 
