@@ -1,0 +1,153 @@
+"""Chunk tables on their way into a vector plane: bad vectors, duplicates, the version gate. Pure Arrow, no store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recall.errors import ConfigError
+from recall.keys import chunk_key, store_key
+from recall.ports import WriteFailure
+from recall.rows import Tombstone
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """What a store holds of one row. A tombstone is a record that is not live and has no hash."""
+
+    version: int
+    tombstone: bool
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Records to write, rows that lost to a newer version, and chunk keys that the rows written no longer have."""
+
+    table: pa.Table
+    rows: int
+    stale: int
+    leftovers: list[str] = field(default_factory=list)
+
+
+def tombstone_table(tenant: str, tombstones: Sequence[Tombstone], schema: pa.Schema) -> pa.Table:
+    """`tombstones` as records of `schema`: not live, no hash, no vector."""
+    keys = [store_key(tenant, stone.ref.entity, stone.ref.id) for stone in tombstones]
+    columns: dict[str, object] = {
+        "key": [chunk_key(key, 0) for key in keys],
+        "row_key": keys,
+        "entity": [stone.ref.entity for stone in tombstones],
+        "id": [stone.ref.id for stone in tombstones],
+        "version": [stone.version for stone in tombstones],
+        "hash": [""] * len(keys),
+        "live": [False] * len(keys),
+        **{name: [0] * len(keys) for name in ("ordinal", "start", "end")},
+    }
+    arrays = [pa.array(columns.get(f.name, [None] * len(keys)), f.type) for f in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`table` with exactly the columns of `schema`; a missing nullable one is null. ConfigError says what is wrong."""
+    arrays = []
+    for wanted in schema:
+        if wanted.name not in table.column_names:
+            if not wanted.nullable:
+                raise ConfigError(f"a chunk table lacks the column {wanted.name!r}")
+            arrays.append(pa.nulls(table.num_rows, wanted.type))
+            continue
+        try:
+            arrays.append(table[wanted.name].cast(wanted.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ConfigError(f"column {wanted.name!r} of a chunk table: {error}") from None
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def vectors_of(table: pa.Table) -> np.ndarray:
+    """The vectors of a table without null vectors, (rows, dim) float32."""
+    column = table["vector"].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(column), column.type.list_size)
+
+
+def refuse_bad_vectors(table: pa.Table) -> tuple[pa.Table, tuple[WriteFailure, ...]]:
+    """`table` without the rows that no cosine can rank, and one permanent failure for each of those rows."""
+    live = table.filter(table["live"])
+    missing = live.filter(pc.is_null(live["vector"]))
+    present = live.filter(pc.is_valid(live["vector"]))
+    norms = np.linalg.norm(vectors_of(present), axis=1)
+    keys = present["row_key"].to_pylist()
+    reasons = dict.fromkeys(missing["row_key"].to_pylist(), "a live chunk has no vector")
+    for place in np.flatnonzero(~np.isfinite(norms)):
+        reasons[keys[place]] = "a vector holds NaN or infinity"
+    for place in np.flatnonzero(norms == 0):
+        reasons[keys[place]] = "a vector is all zeros, which no cosine can rank"
+    if not reasons:
+        return table, ()
+    kept = table.filter(pc.invert(pc.is_in(table["row_key"], pa.array(reasons, pa.string()))))
+    return kept, tuple(WriteFailure(key, reason, False) for key, reason in reasons.items())
+
+
+def last_of_each_row(table: pa.Table) -> pa.Table:
+    """One occurrence of every row: the highest version, then the last one in the table.
+
+    Chunks of one row and version belong to one occurrence until an ordinal repeats.
+    """
+    distinct = table.group_by(["row_key", "version"]).aggregate([]).num_rows
+    if distinct == pc.count_distinct(table["row_key"]).as_py() and (
+        pc.count_distinct(table["key"]).as_py() == table.num_rows
+    ):
+        return table
+    chosen: dict[str, tuple[int, dict[int, int]]] = {}
+    rows = zip(*(table[name].to_pylist() for name in ("row_key", "version", "ordinal")), strict=True)
+    for place, (key, version, ordinal) in enumerate(rows):
+        best = chosen.get(key)
+        if best is None or version > best[0] or (version == best[0] and ordinal in best[1]):
+            chosen[key] = (version, {ordinal: place})
+        elif version == best[0]:
+            best[1][ordinal] = place
+    kept = sorted(place for _, places in chosen.values() for place in places.values())
+    return table.take(pa.array(kept, pa.int64()))
+
+
+def gate(table: pa.Table, stored: Mapping[str, StoredRow]) -> Admitted:
+    """What of `table` (one occurrence per row) may be written over `stored` (row key → what is there)."""
+    rows = table.group_by("row_key").aggregate([("version", "max"), ("live", "max"), ("hash", "max"), ("key", "count")])
+    if not stored:
+        return Admitted(table, rows.num_rows, 0)
+    refused: list[str] = []
+    leftovers: list[str] = []
+    columns = ("row_key", "version_max", "live_max", "hash_max", "key_count")
+    for key, version, live, row_hash, chunks in zip(*(rows[name].to_pylist() for name in columns), strict=True):
+        old = stored.get(key)
+        if old is None:
+            continue
+        buried = old.tombstone and (live or row_hash != "")
+        if version < old.version or (version == old.version and buried):
+            refused.append(key)
+        else:
+            leftovers.extend(chunk_key(key, ordinal) for ordinal in range(chunks, old.chunks))
+    if refused:
+        table = table.filter(pc.invert(pc.is_in(table["row_key"], pa.array(refused, pa.string()))))
+    return Admitted(table, rows.num_rows - len(refused), len(refused), leftovers)
+
+
+def row_keys(table: pa.Table) -> pa.Array:
+    """Distinct row keys of a table."""
+    return pc.unique(table["row_key"])
+
+
+def stored_rows(columns: Mapping[str, Iterable[object]]) -> dict[str, StoredRow]:
+    """Stored rows by key from the columns row_key, version, live, hash and ordinal of their chunks."""
+    found: dict[str, StoredRow] = {}
+    names = ("row_key", "version", "live", "hash", "ordinal")
+    for key, version, live, row_hash, ordinal in zip(*(columns[name] for name in names), strict=True):
+        old = found.get(str(key))
+        count = max(int(ordinal) + 1, old.chunks if old else 0)
+        found[str(key)] = StoredRow(int(version), not live and row_hash == "", count)
+    return found
