@@ -1,4 +1,4 @@
-"""Who asks: a bearer token, or a caller on the loopback interface. Never the body, the query string or another header."""
+"""Who asks: a bearer token, or a caller on the loopback interface. Never the body, the query or another header."""
 
 from __future__ import annotations
 

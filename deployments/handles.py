@@ -19,7 +19,6 @@ from recall.errors import ChannelError, RecallError, TransientStoreError
 from recall.ports import ChannelQuery
 from recall.results import ChannelAnswer, DegradedCode, Walk
 from recall.rows import Caller, Json, Row
-from recall.walk import Through
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +71,6 @@ class HandleChannel:
 
     def __init__(self, name: str, handle: DeploymentHandle) -> None:
         self.name = name
-        self._handle = handle
         self._search = handle.options(method_name="search")
         self._health = handle.options(method_name="health")
 
@@ -88,6 +86,18 @@ class HandleChannel:
         return ChannelError(self.name, code, detail)
 
 
+class HandleVectors(HandleChannel):
+    """The vector channel deployment, which also compares indexes with the query model."""
+
+    def __init__(self, name: str, handle: DeploymentHandle) -> None:
+        super().__init__(name, handle)
+        self._check_models = handle.options(method_name="check_models")
+
+    async def check_models(self, tenants: Sequence[str], timeout_s: float) -> None:
+        """Raise ModelMismatch for the first tenant whose index another model built."""
+        await call(self._check_models, tuple(tenants), timeout_s, failure=self._failure)
+
+
 class HandleWalker(HandleChannel):
     """The graph channel deployment, with its walks and read-only queries."""
 
@@ -96,8 +106,8 @@ class HandleWalker(HandleChannel):
         self._walk = handle.options(method_name="walk")
         self._traverse = handle.options(method_name="traverse")
 
-    async def walk(self, query: ChannelQuery, through: Through = "any") -> Walk:
-        found: Walk = await call(self._walk, query, through, failure=self._failure)
+    async def walk(self, query: ChannelQuery) -> Walk:
+        found: Walk = await call(self._walk, query, failure=self._failure)
         return found
 
     async def traverse(

@@ -1,0 +1,1 @@
+"""Ray Serve deployments: HTTP and MCP in front of the recall core."""
