@@ -13,7 +13,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from recall.commands.remote import Refused
-from recall.errors import ChannelError, RecallError
+from recall.errors import ChannelError, ConfigError, RecallError
 
 if TYPE_CHECKING:
     from recall.registry import Registry
@@ -141,8 +141,10 @@ def bordered(invocation: Invocation, call: Callable[[], None]) -> None:
     """Run `call`; a RecallError becomes one line and exit status 1, with --debug its traceback as well."""
     try:
         call()
-    except RecallError as error:
+    except (RecallError, ModuleNotFoundError) as error:
         if invocation.debug:
             invocation.err.print_exception()
+        if isinstance(error, ModuleNotFoundError):
+            error = ConfigError(f"{error}: pip install 'ray-recall[local]', or name other stores in the settings")
         invocation.complain(error)
         raise typer.Exit(USER_ERROR) from None
