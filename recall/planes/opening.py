@@ -61,7 +61,7 @@ def open_planes(settings: Settings, context: PlaneContext) -> Planes:
 def open_rows(settings: Settings, context: PlaneContext) -> RowStore:
     chosen = settings.planes.rows
     if chosen.kind == "memory":
-        from recall.planes.memory import MemoryRows
+        from recall.planes.memory_rows import MemoryRows
 
         return MemoryRows(context)
     from recall.planes.sql import SqlRows
@@ -72,7 +72,7 @@ def open_rows(settings: Settings, context: PlaneContext) -> RowStore:
 def open_vector(settings: Settings, context: PlaneContext) -> VectorStore:
     chosen = settings.planes.vector
     if chosen.kind == "memory":
-        from recall.planes.memory import MemoryVectors
+        from recall.planes.memory_vectors import MemoryVectors
 
         return MemoryVectors(context)
     from recall.planes.lance import LanceVectors
@@ -83,7 +83,7 @@ def open_vector(settings: Settings, context: PlaneContext) -> VectorStore:
 def open_search(settings: Settings, context: PlaneContext) -> SearchStore:
     chosen = settings.planes.search
     if chosen.kind == "memory":
-        from recall.planes.memory import MemorySearch
+        from recall.planes.memory_search import MemorySearch
 
         return MemorySearch(context)
     from recall.planes.tantivy import TantivySearch
@@ -94,7 +94,7 @@ def open_search(settings: Settings, context: PlaneContext) -> SearchStore:
 def open_graph(settings: Settings, context: PlaneContext) -> GraphStore:
     chosen = settings.planes.graph
     if chosen.kind == "memory":
-        from recall.planes.memory import MemoryGraph
+        from recall.planes.memory_graph import MemoryGraph
 
         return MemoryGraph(context)
     from recall.planes.ladybug import LadybugGraph

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -28,7 +29,7 @@ HAS_BACK = Step("item", "HAS", "item", reverse=True)
 IN = Step("place", "IN", "place", reverse=False)
 IN_BACK = Step("place", "IN", "place", reverse=True)
 NEAR = Step("item", "NEAR", "place", reverse=False)
-_TO_HUB = {"item": (Edge("AT", HUB),), "place": (Edge("IN", HUB),)}
+_TO_HUB = {"item": "AT", "place": "IN"}
 
 
 class GraphConformance(WriterConformance, FilterConformance):
@@ -36,9 +37,10 @@ class GraphConformance(WriterConformance, FilterConformance):
     traversable: ClassVar[bool] = True
 
     def write(self, store: GraphStore, context: PlaneContext, tenant: str, records: Sequence[Record]) -> WriteReport:
-        """Every record is linked to the hub, whose neighbours are what `find` finds."""
+        """Every record is linked to the hub, and to one of its own scope; their neighbours are what `find` finds."""
         store.prepare(tenant)
-        self.put(store, context, tenant, [Record(HUB)])
+        scopes = sorted({record.scope for record in records if record.scope is not None})
+        self.put(store, context, tenant, [Record(_hub(None)), *(Record(_hub(scope), scope=scope) for scope in scopes)])
         return self.put(store, context, tenant, [_linked(record) for record in records])
 
     def put(self, store: GraphStore, context: PlaneContext, tenant: str, records: Sequence[Record]) -> WriteReport:
@@ -58,7 +60,7 @@ class GraphConformance(WriterConformance, FilterConformance):
         timeout_s: float | None = None,
     ) -> list[Ref]:
         steps = {"item": AT_BACK, "place": IN_BACK}
-        query = NeighbourQuery(caller, (HUB,), tuple(steps[name] for name in entities), limit, where)
+        query = NeighbourQuery(caller, (_hub(caller.scope),), tuple(steps[name] for name in entities), limit, where)
         return [link.target for link in (await store.neighbours(query, timeout_s=timeout_s)).links]
 
     def walk(
@@ -254,13 +256,11 @@ def _link(row_id: str, source: str) -> Record:
     return Record(Ref("link", row_id), edges=(Edge("NEAR", HUB, Ref("item", source)),))
 
 
+def _hub(scope: str | None) -> Ref:
+    return HUB if scope is None else Ref("place", f"hub of {scope}")
+
+
 def _linked(record: Record) -> Record:
-    return Record(
-        record.ref,
-        record.version,
-        values=record.values,
-        scope=record.scope,
-        live=record.live,
-        hash=record.content_hash,
-        edges=_TO_HUB[record.ref.entity],
-    )
+    hubs = {_hub(None), _hub(record.scope)}
+    edges = tuple(Edge(_TO_HUB[record.ref.entity], hub) for hub in sorted(hubs))
+    return replace(record, hash=record.content_hash, edges=edges)
