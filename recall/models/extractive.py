@@ -1,0 +1,126 @@
+"""The summarizer without a language model: picks the sentences that cover the source best, within a token budget.
+
+Sentences are scored by similarity to the centroid of the source (Radev et al., 2004) and picked one by one with a
+penalty for what is already said (maximal marginal relevance, Carbonell and Goldstein, SIGIR 1998). What is kept stays
+in source order, and every sentence knows the text it came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recall.packing import quarter_bytes
+from recall.ports import Embedder, Summary, SummaryTask, Tokenizer
+
+# A sentence ends at a terminator followed by space, at a CJK terminator, or at a line break.
+_SENTENCE = re.compile(r"[^\n]+?(?:[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[”」』）]*|(?=\n)|$)", re.DOTALL)
+MAX_SENTENCES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    source: int
+    text: str
+    tokens: int
+
+
+class ExtractiveSummarizer:
+    """`Summarizer` over any embedder. `diversity` in [0, 1]: 0 only centrality counts, 1 only novelty."""
+
+    def __init__(self, embedder: Embedder, *, diversity: float = 0.4, tokenizer: Tokenizer = quarter_bytes) -> None:
+        self._embedder = embedder
+        self._diversity = diversity
+        self._tokenizer = tokenizer
+        self.name = f"extractive/1 diversity={diversity} {embedder.name}"
+
+    def summarize(self, tasks: Sequence[SummaryTask]) -> list[Summary]:
+        """One summary per task. Sources that fit their budget are kept whole and cost no embedding."""
+        split = [self._sentences(task) for task in tasks]
+        whole = [
+            self._size([one.text for one in found]) <= task.budget for found, task in zip(split, tasks, strict=True)
+        ]
+        vectors = self._vectors([found for found, fits in zip(split, whole, strict=True) if not fits])
+        summaries = []
+        for found, task, fits in zip(split, tasks, whole, strict=True):
+            kept = found if fits else [found[n] for n in self._pick(found, next(vectors), task.budget)]
+            text = _joined(kept) or cut(_joined(found), task.budget, self._tokenizer)
+            summaries.append(Summary(text, tuple(sorted({one.source for one in kept}))))
+        return summaries
+
+    def _sentences(self, task: SummaryTask) -> list[_Sentence]:
+        found: list[_Sentence] = []
+        seen: set[str] = set()
+        for source, text in enumerate(task.texts):
+            for sentence in sentences(text):
+                if sentence not in seen:
+                    seen.add(sentence)
+                    found.append(_Sentence(source, sentence, self._tokenizer(sentence.encode()) + 1))
+        return found[:MAX_SENTENCES]
+
+    def _vectors(self, groups: Sequence[Sequence[_Sentence]]) -> Iterator[np.ndarray]:
+        flat = [one.text for group in groups for one in group]
+        matrix = self._embedder.embed(flat) if flat else np.zeros((0, self._embedder.dim), np.float32)
+        start = 0
+        for group in groups:
+            yield matrix[start : start + len(group)]
+            start += len(group)
+
+    def _pick(self, found: Sequence[_Sentence], vectors: np.ndarray, budget: int) -> list[int]:
+        """Positions of the kept sentences, in source order."""
+        centroid = vectors.mean(axis=0)
+        centroid /= max(float(np.linalg.norm(centroid)), 1e-9)
+        central = vectors @ centroid
+        covered = np.zeros(len(found), dtype=np.float32)
+        tokens = np.array([one.tokens for one in found])
+        kept: list[int] = []
+        open_ = np.ones(len(found), dtype=bool)
+        while budget > 0:
+            open_ &= tokens <= budget
+            if not open_.any():
+                break
+            gain = (1 - self._diversity) * central - self._diversity * covered
+            best = int(np.where(open_, gain, -np.inf).argmax())
+            kept.append(best)
+            open_[best] = False
+            budget -= int(tokens[best])
+            covered = np.maximum(covered, vectors @ vectors[best])
+        return sorted(kept)
+
+    def _size(self, texts: Sequence[str]) -> int:
+        return self._tokenizer(" ".join(texts).encode())
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of `text`, stripped, in order; Latin and CJK terminators and line breaks end one."""
+    return [found for match in _SENTENCE.finditer(text) if (found := match.group().strip())]
+
+
+def cut(text: str, budget: int, tokenizer: Tokenizer) -> str:
+    """The longest run of whole sentences from the start of `text` within `budget` tokens; words when none fits."""
+    if tokenizer(text.encode()) <= budget:
+        return text
+    for pieces in (sentences(text), text.split(), list(text)):
+        joint = "" if pieces and len(pieces[0]) == 1 and len(pieces) == len(text) else " "
+        kept = _longest(pieces, budget, tokenizer, joint)
+        if kept:
+            return kept
+    return ""
+
+
+def _longest(pieces: Sequence[str], budget: int, tokenizer: Tokenizer, joint: str) -> str:
+    low, high = 0, len(pieces)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if tokenizer(joint.join(pieces[:middle]).encode()) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return joint.join(pieces[:low])
+
+
+def _joined(found: Sequence[_Sentence]) -> str:
+    return " ".join(one.text for one in found)
