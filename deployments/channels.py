@@ -15,7 +15,6 @@ from ray.serve.handle import DeploymentHandle
 import recall.channels as core
 from deployments.handles import HandleEncoder
 from recall.errors import IndexMissing
-from recall.models import embedder_id
 from recall.planes import open_graph, open_search, open_vector, plane_context
 from recall.ports import ChannelQuery, VectorQuery
 from recall.registry import Registry
@@ -32,9 +31,10 @@ class VectorChannel:
     """Rows nearest in meaning; asks the query embedder for the vector."""
 
     def __init__(self, settings: Settings, registry: Registry, embedder: DeploymentHandle) -> None:
-        self._model = embedder_id(settings.embedder)
+        context = plane_context(settings, registry)
+        self._dim = context.model.dim
         self._entities = tuple(registry.entities)
-        self._store = open_vector(settings, plane_context(settings, registry, self._model))
+        self._store = open_vector(settings, context)
         self._channel = core.VectorChannel(self._store, HandleEncoder(embedder))
 
     async def search(self, query: ChannelQuery) -> ChannelAnswer:
@@ -42,7 +42,7 @@ class VectorChannel:
 
     async def check_models(self, tenants: Sequence[str], timeout_s: float) -> None:
         """Raise ModelMismatch when a tenant's index was built by another model than the one that embeds queries."""
-        vector = np.zeros(self._model.dim, dtype=np.float32)
+        vector = np.zeros(self._dim, dtype=np.float32)
         vector[0] = 1.0
         for tenant in tenants:
             probe = VectorQuery(Caller(tenant), self._entities, vector, 1)
@@ -67,7 +67,7 @@ class SearchChannel:
     """Rows that share words with the query."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
-        context = plane_context(settings, registry, embedder_id(settings.embedder))
+        context = plane_context(settings, registry)
         self._store = open_search(settings, context)
         self._channel = core.SearchChannel(self._store)
 
@@ -90,7 +90,7 @@ class GraphChannel:
     """Rows linked to the seeds; also bare walks and read-only graph queries."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
-        context = plane_context(settings, registry, embedder_id(settings.embedder))
+        context = plane_context(settings, registry)
         self._store = open_graph(settings, context)
         self._channel = core.GraphChannel(self._store, registry, settings.recall.graph)
 

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -92,6 +93,7 @@ def make_api(front: Front) -> FastAPI:
 
     api = FastAPI(
         title="Recall",
+        version=version("ray-recall"),
         description="Budget-fitted context packs from vectors, full text and graph.",
         lifespan=lifespan,
         redirect_slashes=False,

@@ -60,7 +60,8 @@ def _with_tools(schema: dict[str, Any]) -> dict[str, Any]:
         operation = schema["paths"][f"/v1/{name}"]["post"]
         body = {"schema": {"$ref": _declared(models, tool.request)}}
         answer = {"schema": {"$ref": _declared(models, tool.result)}}
-        operation["security"] = [{"bearer": []}]
+        # Either a token, or, where the operator allows it, being on the same machine.
+        operation["security"] = [{"bearer": []}, {}]
         operation["requestBody"] = {"required": True, "content": {"application/json": body}}
         operation["responses"] = {
             "200": {"description": "The answer.", "content": {"application/json": answer}},
@@ -71,7 +72,7 @@ def _with_tools(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _declared(models: dict[str, Any], kind: Any) -> str:
     """Put the schema of `kind` and of what it uses into `models`; its reference."""
-    schema = TypeAdapter(kind).json_schema(ref_template=_REF, mode="serialization")
+    schema = TypeAdapter(kind).json_schema(ref_template=_REF)
     models.update(schema.pop("$defs", {}))
     if "$ref" in schema:
         return str(schema["$ref"])

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ray import serve
 
 from deployments.channels import CONSTRUCTOR_RETRIES
-from recall.models import embedder_id
 from recall.planes import open_rows, plane_context
 from recall.registry import Registry
 from recall.rows import Caller, Row
@@ -19,7 +18,7 @@ class Rows:
     """Live rows by id."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
-        self._store = open_rows(settings, plane_context(settings, registry, embedder_id(settings.embedder)))
+        self._store = open_rows(settings, plane_context(settings, registry))
 
     async def get_many(
         self, caller: Caller, entity: str, ids: Sequence[str], timeout_s: float | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from recall.errors import InvalidRequest
 from recall.keys import clean_text
@@ -16,8 +16,13 @@ CHANNEL_NAMES = ("vector", "search", "graph")
 MAX_QUERY_CHARS = 100_000
 
 
+def _readable(value: object) -> object:
+    """Half an emoji or a NUL in a question is noise, not an error; pydantic would refuse the whole text."""
+    return clean_text(value) if isinstance(value, str) else value
+
+
 def _query(text: str) -> str:
-    text = clean_text(text).strip()
+    text = text.strip()
     if not text:
         raise ValueError("must not be empty")
     return text
@@ -36,7 +41,8 @@ def _weights(weights: dict[str, float] | None) -> dict[str, float] | None:
     return weights
 
 
-Query = Annotated[str, Field(max_length=MAX_QUERY_CHARS), AfterValidator(_query)]
+Text = Annotated[str, BeforeValidator(_readable)]
+Query = Annotated[Text, Field(max_length=MAX_QUERY_CHARS), AfterValidator(_query)]
 Entities = Annotated[list[str], Field(min_length=1, max_length=64), AfterValidator(_distinct)]
 Weights = Annotated[dict[str, float] | None, AfterValidator(_weights)]
 Filters = dict[str, Any]
@@ -75,7 +81,7 @@ class RecallRequest(Request):
 class FusedRequest(Request):
     """Recall memories by meaning and through links, with optional exact filters and a dated timeline."""
 
-    query: str = Field(max_length=MAX_QUERY_CHARS, description="Natural-language query; blank finds nothing.")
+    query: Text = Field(max_length=MAX_QUERY_CHARS, description="Natural-language query; blank finds nothing.")
     limit: int = Field(10, ge=1, le=1000, strict=True, description="Maximum number of memories to return.")
     hops: int = Field(2, ge=0, le=10, strict=True, description="Graph hops walked from the top vector hit.")
     graph_boost: float = Field(0.15, allow_inf_nan=False, description="Weight of a graph-reached fact.")

