@@ -25,7 +25,7 @@ from recall.errors import InvalidRequest, ModelMismatch, TerminalStoreError, Tra
 from recall.keys import check_tenant, store_key
 from recall.planes.chunks import tombstone_table
 from recall.planes.lance_filters import all_of, expression, has_value
-from recall.planes.lance_index import STORE, TenantIndexes, index_to_read, lance_errors
+from recall.planes.lance_index import STORE, IndexEntry, TenantIndexes, index_to_read, lance_errors
 from recall.planes.lance_writing import LanceWriter
 from recall.planes.likes import matching_values
 from recall.planes.opening import PlaneContext
@@ -36,6 +36,8 @@ from recall.settings import LanceDbSettings
 from recall.where import Condition
 
 T = TypeVar("T")
+# How much of the caller's time is left; None without a deadline.
+Left = Callable[[], timedelta | None]
 _HIT_COLUMNS = ["entity", "id", "ordinal", "start", "end", "version", "_distance"]
 _TIE_MARGIN = 16
 # Chunks that may tie at the cut; with more of them the cut among equals is the store's own.
@@ -84,7 +86,6 @@ class LanceVectors:
     # ---- reading ----
 
     async def search(self, query: VectorQuery, *, timeout_s: float | None = None) -> list[VectorHit]:
-        self._check_vector(query.vector)
         indexes = self._tenant(query.caller.tenant)
         return await self._read(indexes.address, timeout_s, lambda left: self._search(indexes, query, left))
 
@@ -99,7 +100,7 @@ class LanceVectors:
         return await self._read(indexes.address, timeout_s, lambda left: self._count(indexes, left))
 
     async def health(self, *, timeout_s: float | None = None) -> None:
-        def probe(_: Callable[[], timedelta | None]) -> None:
+        def probe(_: Left) -> None:
             self._root.mkdir(parents=True, exist_ok=True)
             next(self._root.iterdir(), None)
 
@@ -112,13 +113,15 @@ class LanceVectors:
 
     # ---- on the adapter's threads ----
 
-    def _search(
-        self, indexes: TenantIndexes, query: VectorQuery, left: Callable[[], timedelta | None]
-    ) -> list[VectorHit]:
-        table = self._reading(indexes)
+    def _search(self, indexes: TenantIndexes, query: VectorQuery, left: Left) -> list[VectorHit]:
+        entry = self._entry(indexes)
+        self._check_vector(query.vector, indexes.address)
+        table = indexes.table(entry)
         if not query.entities or query.limit < 1:
             return []
-        scan = _Scan(table, self._predicate(table, query, left), query.vector, self._settings, left)
+        scan = _Scan(table, self._predicate(table, query, left), query.vector, left)
+        if entry.indexed:
+            scan.walk_with(self._settings.ef, self._settings.refine_factor)
         wanted = query.limit + _TIE_MARGIN
         found = scan.nearest(wanted)
         while len(found) == wanted and found[-1][0] == found[query.limit - 1][0] and wanted < query.limit + _MAX_TIES:
@@ -128,7 +131,7 @@ class LanceVectors:
         hits.sort(key=lambda hit: (-hit.score, hit.ref, hit.ordinal))
         return hits[: query.limit]
 
-    def _predicate(self, table: Any, query: VectorQuery, left: Callable[[], timedelta | None]) -> Any:
+    def _predicate(self, table: Any, query: VectorQuery, left: Left) -> Any:
         columns = set(table.schema.names)
         parts = [col("live") == lit(True), col("entity").isin([lit(name) for name in query.entities])]
         if query.caller.scope is not None:
@@ -142,10 +145,8 @@ class LanceVectors:
 
         return confined if query.where is None else confined & expression(query.where, columns, resolve)
 
-    def _get(
-        self, indexes: TenantIndexes, caller: Caller, refs: Sequence[Ref], left: Callable[[], timedelta | None]
-    ) -> dict[Ref, np.ndarray]:
-        table = self._reading(indexes)
+    def _get(self, indexes: TenantIndexes, caller: Caller, refs: Sequence[Ref], left: Left) -> dict[Ref, np.ndarray]:
+        table = indexes.table(self._entry(indexes))
         chunks: dict[Ref, list[tuple[int, np.ndarray]]] = {}
         for first in range(0, len(refs), _REFS_PER_READ):
             keys = [lit(store_key(caller.tenant, ref.entity, ref.id)) for ref in refs[first : first + _REFS_PER_READ]]
@@ -160,18 +161,25 @@ class LanceVectors:
             ref: np.stack([vector for _, vector in sorted(found, key=lambda p: p[0])]) for ref, found in chunks.items()
         }
 
-    def _count(self, indexes: TenantIndexes, left: Callable[[], timedelta | None]) -> dict[str, int]:
+    def _count(self, indexes: TenantIndexes, left: Left) -> dict[str, int]:
         if not indexes.entries:
             return {}
         first = (col("live") == lit(True)) & (col("ordinal") == lit(0))
-        found = self._reading(indexes).search().where(first).select(["entity"]).limit(None).to_arrow(timeout=left())
+        found = (
+            indexes.table(self._entry(indexes))
+            .search()
+            .where(first)
+            .select(["entity"])
+            .limit(None)
+            .to_arrow(timeout=left())
+        )
         counts = pc.value_counts(found["entity"]).to_pylist()
         return {entry["values"]: entry["counts"] for entry in sorted(counts, key=lambda entry: entry["values"])}
 
     # ---- shared ----
 
-    def _reading(self, indexes: TenantIndexes) -> Any:
-        return indexes.table(index_to_read(indexes.entries, self._version, self._context.model, indexes.address))
+    def _entry(self, indexes: TenantIndexes) -> IndexEntry:
+        return index_to_read(indexes.entries, self._version, self._context.model, indexes.address)
 
     def _tenant(self, tenant: str) -> TenantIndexes:
         check_tenant(tenant)
@@ -182,11 +190,10 @@ class LanceVectors:
                 self._open.popitem(last=False)
             return indexes
 
-    def _check_vector(self, vector: np.ndarray) -> None:
+    def _check_vector(self, vector: np.ndarray, address: str) -> None:
         model = self._context.model
         if vector.shape != (model.dim,):
-            given = f"query vector of {vector.size} dimensions"
-            raise ModelMismatch(given, str(model), f"{STORE} at {self._root}")
+            raise ModelMismatch(f"of unknown name ({vector.size} dimensions)", str(model), f"{STORE} at {address}")
         if not np.isfinite(vector).all() or not vector.any():
             raise InvalidRequest("the query vector is all zeros or not finite, so nothing can be near it")
 
@@ -213,39 +220,34 @@ class LanceVectors:
 
 
 class _Scan:
-    """Nearest neighbours of one vector under one predicate."""
+    """Nearest neighbours of one vector under one predicate: exact, unless told that there is an index to walk."""
 
-    def __init__(
-        self,
-        table: Any,
-        predicate: Any,
-        vector: np.ndarray,
-        settings: LanceDbSettings,
-        left: Callable[[], timedelta | None],
-    ) -> None:
+    def __init__(self, table: Any, predicate: Any, vector: np.ndarray, left: Left) -> None:
         self._table = table
         self._predicate = predicate
         self._vector = np.ascontiguousarray(vector, dtype=np.float32)
-        self._settings = settings
         self._left = left
+        self._walk: tuple[int, int] | None = None
+
+    def walk_with(self, ef: int, refine_factor: int) -> None:
+        self._walk = (ef, refine_factor)
 
     def nearest(self, wanted: int) -> list[tuple[float, dict[str, Any]]]:
         """The `wanted` nearest chunks as (distance, columns), nearest first; all that match when they are fewer."""
-        if wanted <= _MAX_INDEXED:
-            found = self._run(wanted, exact=False)
+        if self._walk and wanted <= _MAX_INDEXED:
+            ef, refine_factor = self._walk
+            walk = self._search(wanted).ef(max(ef, 5 * wanted, wanted * refine_factor)).refine_factor(refine_factor)
+            found = self._run(walk)
+            # A walk may come back short under a narrow filter; then few rows match, and scanning them is cheap.
             if len(found) == wanted:
                 return found
-        # A graph walk may come back short under a narrow filter; then few rows match, and scanning them is cheap.
-        return self._run(wanted, exact=True)
+        return self._run(self._search(wanted).bypass_vector_index())
 
-    def _run(self, wanted: int, *, exact: bool) -> list[tuple[float, dict[str, Any]]]:
+    def _search(self, wanted: int) -> Any:
         search = self._table.search(self._vector, vector_column_name="vector").distance_type("cosine")
-        search = search.where(self._predicate, prefilter=True).select(_HIT_COLUMNS).limit(wanted)
-        if exact:
-            search = search.bypass_vector_index()
-        else:
-            refine = self._settings.refine_factor
-            search = search.ef(max(self._settings.ef, 5 * wanted, wanted * refine)).refine_factor(refine)
+        return search.where(self._predicate, prefilter=True).select(_HIT_COLUMNS).limit(wanted)
+
+    def _run(self, search: Any) -> list[tuple[float, dict[str, Any]]]:
         rows = search.to_arrow(timeout=self._left()).to_pylist()
         return sorted(((row["_distance"], row) for row in rows), key=lambda pair: pair[0])
 

@@ -32,7 +32,7 @@ _PRIMARY_KEY = b"lance-schema:unenforced-primary-key:position"
 class IndexEntry:
     """One index version. `born` and `finished` are positions in the tenant's history; not finished: still loading.
 
-    `optimized`: table version after the last optimisation.
+    `optimized`: table version after the last optimisation; `indexed`: there is a vector index to walk.
     """
 
     version: str
@@ -41,6 +41,7 @@ class IndexEntry:
     born: int
     finished: int | None = None
     optimized: int = 0
+    indexed: bool = False
 
     @property
     def model_id(self) -> ModelId:
@@ -171,8 +172,9 @@ class TenantIndexes:
         except (ValueError, RuntimeError) as error:
             if "not found" not in str(error).lower():
                 raise
-        # A creation that was killed half-way leaves a directory without a version; overwriting completes it.
-        return self._database().create_table(name, schema=schema, mode="overwrite")
+        # A creation that was killed half-way leaves a directory without a version.
+        shutil.rmtree(self.directory / f"{name}.lance", ignore_errors=True)
+        return self._database().create_table(name, schema=schema)
 
     def save(self, entries: Sequence[IndexEntry]) -> None:
         """Replace the catalog in one step. Needs the lock."""

@@ -101,7 +101,9 @@ class LanceWriter:
         with lance_errors(indexes.address), indexes.locked(_LOCK_PATIENCE_S):
             entry = indexes.create(self._version, self._model, self._schema)
             table = indexes.table(entry)
-            self._retried(indexes, lambda: self._build_indexes(table))
+            if self._retried(indexes, lambda: self._build_indexes(table)) and not entry.indexed:
+                entry = replace(entry, indexed=True)
+                indexes.update(entry)
             if table.version > entry.optimized:
                 self._optimize(indexes, entry, table)
             indexes.finish(self._version)
@@ -110,7 +112,8 @@ class LanceWriter:
         kind = table.schema.field("vector").type if "vector" in table.column_names else None
         given = getattr(kind, "list_size", self._model.dim)
         if given != self._model.dim:
-            raise ModelMismatch(f"chunks of {given} dimensions", str(self._model), f"{STORE} at {indexes.address}")
+            model = f"of the chunks ({given} dimensions)"
+            raise ModelMismatch(model, str(self._model), f"{STORE} at {indexes.address}")
 
     def _commit(self, indexes: TenantIndexes, entry: IndexEntry, arrivals: pa.Table) -> Admitted:
         table = indexes.table(entry)
@@ -121,8 +124,9 @@ class LanceWriter:
         if admitted.leftovers:
             merge = merge.when_not_matched_by_source_delete(col("key").isin([lit(key) for key in admitted.leftovers]))
         before = table.version
-        # Only tombstones and rows without text have no vector by now; the client would refuse their nulls.
-        result = merge.execute(admitted.table, on_bad_vectors="null")
+        # All columns of the table, because a merge leaves those alone that it is not given. Only tombstones and rows
+        # without text have no vector by now; the client would refuse their nulls.
+        result = merge.execute(conform(admitted.table, table.schema), on_bad_vectors="null")
         with self._guard:
             known = self._known.get(indexes)
             if known is not None and known.version == before and result.version == before + 1:
@@ -167,9 +171,10 @@ class LanceWriter:
             "optimized index=%s address=%s seconds=%.2f", entry.version, indexes.address, time.monotonic() - started
         )
 
-    def _build_indexes(self, table: Any) -> None:
+    def _build_indexes(self, table: Any) -> bool:
+        """Build the indexes that a large table lacks; whether it is a large one."""
         if table.count_rows("live = true") < self._settings.index_from:
-            return
+            return False
         present = {index.columns[0] for index in table.list_indices()}
         wanted: dict[str, Any] = {
             "row_key": BTree(),
@@ -184,6 +189,7 @@ class LanceWriter:
         for column, config in wanted.items():
             if column not in present:
                 table.create_index(column, config=config)
+        return True
 
     def _retried(self, indexes: TenantIndexes, work: Callable[[], T]) -> T:
         """`work` again while its commit loses to one that came from outside the lock."""

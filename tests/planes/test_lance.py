@@ -1,4 +1,4 @@
-"""The LanceDB vector plane: the conformance suite on flat scans and on built indexes, processes, crashes, versions."""
+"""The LanceDB vector plane through the conformance suite: on flat scans, and where every table has its indexes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from functools import partial
 
 import pytest
 
+from recall.planes.conformance.durability import DurableConformance
 from recall.planes.conformance.suite import Opener
 from recall.planes.conformance.vector import VectorConformance
 from recall.planes.lance import LanceVectors
-from recall.planes.opening import PlaneContext
 from recall.settings import LanceDbSettings
 
 
-def _open(settings: LanceDbSettings, context: PlaneContext) -> LanceVectors:
-    return LanceVectors(settings, context)
-
-
-class TestLanceVectors(VectorConformance):
+class TestLanceVectors(VectorConformance, DurableConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def opener(cls) -> Opener:
-        return partial(_open, LanceDbSettings())
+        return partial(LanceVectors, LanceDbSettings())
 
 
 class TestLanceVectorsWithBuiltIndexes(VectorConformance):
@@ -30,4 +26,4 @@ class TestLanceVectorsWithBuiltIndexes(VectorConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def opener(cls) -> Opener:
-        return partial(_open, LanceDbSettings(index_from=256, optimize_every=3))
+        return partial(LanceVectors, LanceDbSettings(index_from=256, optimize_every=3))
