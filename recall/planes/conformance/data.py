@@ -45,7 +45,8 @@ AWKWARD_IDS = (
 
 
 def conformance_registry() -> Registry:
-    """`item` (every filterable type, two edges), `place` (the same field with another type), `link` (an edge table)."""
+    """`item` (every filterable type, two edges), `place` (the same field with another type), `link` (an edge table),
+    `badge` (an integer key, names of its own in the database)."""
     item = {
         "columns": {
             "title": {"type": "string", "filterable": True},
@@ -87,7 +88,8 @@ def conformance_registry() -> Registry:
             "target": {"field": "to_id", "entity": "place"},
         },
     }
-    return Registry.parse({"entities": {"item": item, "place": place, "link": link}})
+    badge = {"columns": {"id": "int", "name": {"type": "string", "column": "badge_name"}}, "table": "Badges"}
+    return Registry.parse({"entities": {"item": item, "place": place, "link": link, "badge": badge}})
 
 
 @dataclass(frozen=True, slots=True)

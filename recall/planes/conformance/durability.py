@@ -27,9 +27,16 @@ class OtherProcess:
         self._process = process
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        self.begin(method, *args, **kwargs)
+        return self.end()
+
+    def begin(self, method: str, *args: Any, **kwargs: Any) -> None:
+        """Start a call there; `end` waits for its value."""
         self._pipe.send((method, args, kwargs))
+
+    def end(self) -> Any:
         if not self._pipe.poll(PATIENCE_S):
-            raise TimeoutError(f"{method} in the other process took longer than {PATIENCE_S} s")
+            raise TimeoutError(f"the other process took longer than {PATIENCE_S} s")
         ok, value = self._pipe.recv()
         if not ok:
             raise value

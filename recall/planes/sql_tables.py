@@ -1,0 +1,205 @@
+"""SQL tables of the source of truth: one per entity, derived from the registry, created and widened in place.
+
+Values cross this border in their JSON-ready form; dates, times and JSON are typed columns on the other side.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from recall.errors import ConfigError
+from recall.fields import FieldType, canonical_datetime
+from recall.registry import Entity
+from recall.rows import Json, Ref, Row
+
+VERSION, DELETED, SCOPE = "_version", "_deleted", "_scope"
+
+
+class JsonText(TypeDecorator[Json]):
+    """JSON as text; null is SQL NULL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Json, dialect: Dialect) -> str | None:
+        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Json:
+        parsed: Json = None if value is None else json.loads(value)
+        return parsed
+
+
+class CanonicalDate(TypeDecorator[str]):
+    impl = sa.Date
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> dt.date | None:
+        return None if value is None else dt.date.fromisoformat(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        return None if value is None else value.isoformat()
+
+
+class CanonicalDatetime(TypeDecorator[str]):
+    """UTC on both sides; SQLite stores it without a zone."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> dt.datetime | None:
+        return None if value is None else dt.datetime.fromisoformat(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        return None if value is None else canonical_datetime(value)
+
+
+# Identifiers order by code point everywhere, as SQLite does, so that key ranges mean the same in every database.
+_KEY_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+_SQL_TYPES: Mapping[FieldType, TypeEngine[Any]] = {
+    "string": sa.Text(),
+    "int": sa.BigInteger(),
+    "float": sa.Double(),
+    "bool": sa.Boolean(),
+    "date": CanonicalDate(),
+    "datetime": CanonicalDatetime(),
+    "json": JsonText(),
+    "strings": JsonText(),
+}
+
+
+@dataclass(frozen=True)
+class EntityTable:
+    """The table of one entity. Its primary key is (tenant, key); `_version` and `_deleted` belong to the gate."""
+
+    entity: Entity
+    table: sa.Table
+
+    @property
+    def tenant(self) -> sa.Column[Any]:
+        return self.table.c[self.entity.spec.tenant]
+
+    @property
+    def key(self) -> sa.Column[Any]:
+        return self.table.c[self.entity.key]
+
+    @property
+    def scope(self) -> sa.Column[Any]:
+        return self.table.c[self.entity.spec.scope or SCOPE]
+
+    @property
+    def version(self) -> sa.Column[Any]:
+        return self.table.c[VERSION]
+
+    @property
+    def deleted(self) -> sa.Column[Any]:
+        return self.table.c[DELETED]
+
+    def key_value(self, row_id: str) -> str | int:
+        """`row_id` as the key column holds it. Raises ValueError when an integer key cannot hold it."""
+        if self.entity.columns[self.entity.key].type != "int":
+            return row_id
+        number = int(row_id)
+        if str(number) != row_id or not -(2**63) <= number < 2**63:
+            raise ValueError(f"id {row_id!r} is not a 64-bit integer in canonical form")
+        return number
+
+    def record(self, tenant: str, row: Row) -> dict[str, Any]:
+        """One row as bind values. A tombstone keeps nothing of the row's contents."""
+        names = self.entity.columns
+        values: dict[str, Any] = {name: None if row.deleted else row.values.get(name) for name in names}
+        if self.entity.spec.scope is None:
+            values[SCOPE] = None if row.deleted else row.scope
+        key = {self.entity.key: self.key_value(row.ref.id), self.entity.spec.tenant: tenant}
+        return {**values, **key, VERSION: row.version, DELETED: row.deleted}
+
+    def row(self, record: Mapping[Any, Any]) -> Row:
+        """A row from a result mapping."""
+        ref = Ref(self.entity.name, str(record[self.entity.key]))
+        if record[DELETED]:
+            return Row(ref, record[VERSION], {}, deleted=True)
+        scope = record[self.scope.key]
+        values = {name: record[name] for name in self.entity.columns}
+        return Row(ref, record[VERSION], values, None if scope is None else str(scope))
+
+
+def entity_table(entity: Entity, metadata: sa.MetaData) -> EntityTable:
+    """The table of `entity`. Column keys are field names; column names may differ (`column:` in the registry)."""
+    spec = entity.spec
+    columns: dict[str, sa.Column[Any]] = {spec.tenant: sa.Column(spec.tenant, _KEY_TEXT, primary_key=True)}
+    for name, column in entity.columns.items():
+        is_key = name == entity.key
+        kind = _KEY_TEXT if is_key and column.type == "string" else _SQL_TYPES[column.type]
+        if name == spec.tenant:
+            continue
+        columns[name] = sa.Column(
+            column.column or name, kind, key=name, primary_key=is_key, nullable=not is_key, autoincrement=False
+        )
+    columns[VERSION] = sa.Column(VERSION, sa.BigInteger, nullable=False)
+    columns[DELETED] = sa.Column(DELETED, sa.Boolean, nullable=False)
+    if spec.scope is None:
+        columns[SCOPE] = sa.Column(SCOPE, sa.Text)
+    _check_names(entity, [column.name for column in columns.values()])
+    return EntityTable(entity, sa.Table(entity.table, metadata, *columns.values()))
+
+
+def _check_names(entity: Entity, names: list[str]) -> None:
+    """SQL identifiers that differ in case only are one column to most databases."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise ConfigError(f"entity {entity.name!r} has two columns called {name!r} in table {entity.table!r}")
+        seen.add(name.lower())
+
+
+def create_or_widen(connection: sa.Connection, table: sa.Table) -> None:
+    """Create `table`, or add the nullable columns it lacks. Raises ConfigError when it exists with other columns."""
+    connection.execute(CreateTable(table, if_not_exists=True))
+    stored = {column["name"]: column["type"] for column in sa.inspect(connection).get_columns(table.name)}
+    for column in table.columns:
+        if column.name not in stored:
+            if not column.nullable:
+                raise ConfigError(
+                    f"table {table.name!r} exists without the column {column.name!r}: it was not made by "
+                    "`recall import`; give the entity another `table`"
+                )
+            _add_column(connection, table, column)
+        elif _family(column.type) != _family(stored[column.name]):
+            raise ConfigError(
+                f"column {column.name!r} of table {table.name!r} is {stored[column.name]}, the registry says "
+                f"{_family(column.type)}: change the registry back, or give the field another `column`"
+            )
+
+
+def _add_column(connection: sa.Connection, table: sa.Table, column: sa.Column[Any]) -> None:
+    dialect = connection.dialect
+    quoted = dialect.identifier_preparer
+    kind = column.type.compile(dialect)
+    connection.execute(
+        sa.DDL(f"ALTER TABLE {quoted.format_table(table)} ADD COLUMN {quoted.quote(column.name)} {kind}")
+    )
+
+
+def _family(kind: TypeEngine[Any]) -> str:
+    """What is compared of two column types: databases report their own names and lengths."""
+    plain = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
+    for name, family in (
+        ("bool", sa.Boolean),
+        ("int", sa.Integer),
+        ("float", sa.Numeric),
+        ("float", sa.Float),
+        ("datetime", sa.DateTime),
+        ("date", sa.Date),
+        ("text", sa.String),
+    ):
+        if isinstance(plain, family):
+            return name
+    return str(plain)
