@@ -13,6 +13,7 @@ from itertools import pairwise
 from recall.errors import Busy, TransientStoreError
 from recall.planes.opening import PlaneContext
 from recall.ports import Page, WriteReport
+from recall.registry import Entity
 from recall.rows import Caller, Ref, Row, Tombstone
 
 
@@ -31,9 +32,8 @@ class MemoryRows:
     def upsert(self, tenant: str, rows: Sequence[Row]) -> WriteReport:
         best: dict[Ref, Row] = {}
         for row in rows:
-            self._registry.entity(row.ref.entity)
             if row.ref not in best or row.version >= best[row.ref].version:
-                best[row.ref] = row
+                best[row.ref] = _declared(self._registry.entity(row.ref.entity), row)
         return self._write(tenant, best.values())
 
     def delete(self, tenant: str, tombstones: Sequence[Tombstone]) -> WriteReport:
@@ -42,7 +42,6 @@ class MemoryRows:
     def _write(self, tenant: str, rows: Iterable[Row]) -> WriteReport:
         written = stale = 0
         for row in rows:
-            row = Row(row.ref, row.version, {}, deleted=True) if row.deleted else row
             table = self._rows.setdefault((tenant, row.ref.entity), {})
             stored = table.get(row.ref.id)
             if stored == row:
@@ -105,3 +104,14 @@ class MemoryRows:
     def _check_deadline(self, timeout_s: float | None) -> None:
         if timeout_s is not None and timeout_s <= 0:
             raise TransientStoreError("rows (memory)", "memory", "the deadline passed before the read began; try again")
+
+
+def _declared(entity: Entity, row: Row) -> Row:
+    """The row with every declared column, in declaration order; a tombstone keeps none of them."""
+    if row.deleted:
+        return Row(row.ref, row.version, {}, deleted=True)
+    values = {name: row.values.get(name) for name in entity.columns}
+    if values[entity.key] is None:
+        values[entity.key] = row.ref.id
+    scope = values[entity.spec.scope] if entity.spec.scope else row.scope
+    return Row(row.ref, row.version, values, None if scope is None else str(scope))

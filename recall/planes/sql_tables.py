@@ -183,9 +183,8 @@ def _add_column(connection: sa.Connection, table: sa.Table, column: sa.Column[An
     dialect = connection.dialect
     quoted = dialect.identifier_preparer
     kind = column.type.compile(dialect)
-    connection.execute(
-        sa.DDL(f"ALTER TABLE {quoted.format_table(table)} ADD COLUMN {quoted.quote(column.name)} {kind}")
-    )
+    statement = f"ALTER TABLE {quoted.format_table(table)} ADD COLUMN {quoted.quote(column.name)} {kind}"
+    connection.exec_driver_sql(statement)
 
 
 def _family(kind: TypeEngine[Any]) -> str:
