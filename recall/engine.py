@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from recall.altitude import without_digests
@@ -36,8 +36,9 @@ from recall.rows import Caller, Json, Ref, Row
 from recall.texts import embed_text
 from recall.where import Where, parse_where
 
-# Rounds of asking deeper when stale or filtered candidates left room for live ones.
-MAX_ROUNDS = 3
+# Rounds of asking deeper, each four times as deep, when stale or filtered candidates left room for live ones.
+MAX_ROUNDS = 4
+DEEPER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +55,19 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """One round of asking and what became of its candidates."""
+    """One round of asking: the live candidates of each channel, cut to what was asked for, and their fused order."""
 
     asked: tuple[Asked[ChannelAnswer], ...]
+    candidates: Mapping[str, Sequence[Candidate]]
     ranking: Ranking
     hydrated: Hydrated
 
-    @property
-    def candidates(self) -> dict[str, tuple[Candidate, ...]]:
-        return {one.name: one.answer.candidates for one in self.asked if one.answer is not None}
-
-    @property
-    def dropped(self) -> int:
-        return len(self.hydrated.stale) + len(self.hydrated.filtered)
-
-    @property
-    def exhausted(self) -> bool:
-        return all(one.answer is None or one.answer.exhausted for one in self.asked)
+    def short(self, keep: int) -> bool:
+        """Whether dead candidates hide live ones: some channel has fewer than `keep`, but could go deeper."""
+        return any(
+            one.answer is not None and not one.answer.exhausted and len(self.candidates[one.name]) < keep
+            for one in self.asked
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +99,12 @@ class Engine:
         channel that failed.
         """
         plan = self._plan(caller, request, request_id or uuid.uuid4().hex)
-        round_ = await self._gather(plan, extra=0)
-        for _ in range(MAX_ROUNDS - 1):
-            if not round_.dropped or round_.exhausted or plan.deadline.left() <= 0:
+        keep = request.k * len(request.entities)
+        round_ = await self._gather(plan, keep, depth=keep)
+        for deeper in range(1, MAX_ROUNDS):
+            if not round_.short(keep) or plan.deadline.left() <= 0:
                 break
-            round_ = await self._gather(plan, extra=2 * round_.dropped)
+            round_ = await self._gather(plan, keep, depth=keep * DEEPER**deeper)
         return self._pack(plan, round_)
 
     def _plan(self, caller: Caller, request: RecallRequest, request_id: str) -> _Plan:
@@ -123,11 +121,10 @@ class Engine:
 
     # ---- asking ----------------------------------------------------------------------------------------------------
 
-    async def _gather(self, plan: _Plan, extra: int) -> _Round:
-        """Ask every channel for its candidates and `extra` more, fuse and hydrate them."""
+    async def _gather(self, plan: _Plan, keep: int, depth: int) -> _Round:
+        """Ask every channel for `depth` candidates, read their rows, and fuse the first `keep` live ones of each."""
         request = plan.request
-        limit = request.k * len(request.entities) + extra
-        query = ChannelQuery(plan.caller, request.query, tuple(request.entities), limit, plan.where)
+        query = ChannelQuery(plan.caller, request.query, tuple(request.entities), depth, plan.where)
         first = [name for name in ("vector", "search") if name in plan.weights]
         timeout_s = self._channel_timeout(plan)
         asked = list(
@@ -136,16 +133,18 @@ class Engine:
         if "graph" in plan.weights and any(one.answer is not None for one in asked):
             asked.append(await self._ask_graph(plan, query, asked))
         check_failures(asked, strict=self._options.strict)
-        ranking = self._fuse(plan, asked)
-        timeout_s = min(self._options.hydrate_timeout_ms / 1000, plan.deadline.left())
-        hydrated = await self._hydrate(plan, ranking, timeout_s)
-        return _Round(tuple(asked), ranking, hydrated)
+        found = _candidates(asked)
+        hydrated = await self._hydrate(plan, {one.ref for candidates in found.values() for one in candidates})
+        live = {
+            name: [one for one in candidates if one.ref in hydrated.rows][:keep] for name, candidates in found.items()
+        }
+        return _Round(tuple(asked), live, self._fuse(plan, live), hydrated)
 
     async def _ask_graph(
         self, plan: _Plan, query: ChannelQuery, asked: list[Asked[ChannelAnswer]]
     ) -> Asked[ChannelAnswer]:
         limits = self._options.graph
-        seeds = self._fuse(plan, asked).refs[: limits.seeds]
+        seeds = self._fuse(plan, _candidates(asked)).refs[: limits.seeds]
         if not seeds:
             return Asked("graph", 0.0, ChannelAnswer())
         graph_query = ChannelQuery(
@@ -164,17 +163,17 @@ class Engine:
         # A fifth of what is left stays for hydration, so that a slow channel costs its own share only.
         return min(self._options.channel_timeout_ms / 1000, plan.deadline.left() * 0.8)
 
-    def _fuse(self, plan: _Plan, asked: list[Asked[ChannelAnswer]]) -> Ranking:
-        answers = {one.name: one.answer.candidates for one in asked if one.answer is not None}
+    def _fuse(self, plan: _Plan, answers: Mapping[str, Sequence[Candidate]]) -> Ranking:
         return fuse(self._fusion(plan), answers, plan.weights, self._options.rrf_k)
 
     def _fusion(self, plan: _Plan) -> Fusion:
         return plan.request.fusion or self._options.fusion
 
-    async def _hydrate(self, plan: _Plan, ranking: Ranking, timeout_s: float) -> Hydrated:
+    async def _hydrate(self, plan: _Plan, refs: Set[Ref]) -> Hydrated:
+        timeout_s = min(self._options.hydrate_timeout_ms / 1000, plan.deadline.left())
         try:
             async with asyncio.timeout(timeout_s):
-                hydrated = await hydrate(self._rows, plan.caller, ranking.refs, plan.where, timeout_s)
+                hydrated = await hydrate(self._rows, plan.caller, sorted(refs), plan.where, timeout_s)
         except TimeoutError:
             raise DeadlineExceeded(f"reading rows took longer than {timeout_s * 1000:.0f} ms") from None
         if hydrated.failures and not hydrated.rows:
@@ -185,7 +184,7 @@ class Engine:
 
     def _pack(self, plan: _Plan, round_: _Round) -> ContextPack:
         request, scores = plan.request, round_.ranking.scores
-        rows = [round_.hydrated.rows[ref] for ref in round_.ranking.refs if ref in round_.hydrated.rows]
+        rows = [round_.hydrated.rows[ref] for ref in round_.ranking.refs]
         emitted = [self._emitted(row) for row in rows]
         sizes = [self._tokenizer(compact_json(values)) for values in emitted]
         packed = pack(request.packer, sizes, request.budget)
@@ -236,6 +235,10 @@ class Engine:
             return None
         text = embed_text(self._registry.entity(row.ref.entity), row.values)[match.start : match.end]
         return Matched("vector", text, match.chunk) if text else None
+
+
+def _candidates(asked: Sequence[Asked[ChannelAnswer]]) -> dict[str, tuple[Candidate, ...]]:
+    return {one.name: one.answer.candidates for one in asked if one.answer is not None}
 
 
 def _degradations(round_: _Round, no_digests: Degraded | None) -> tuple[Degraded, ...]:

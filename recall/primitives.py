@@ -17,8 +17,9 @@ from recall.rows import Caller, Ref, Row
 from recall.texts import embed_text
 from recall.where import parse_where
 
-# Rounds of asking deeper when stale hits left room for live ones.
+# Rounds of asking deeper, each four times as deep, when stale hits left room for live ones.
 MAX_ROUNDS = 4
+DEEPER = 4
 
 
 class Primitives:
@@ -93,5 +94,5 @@ class Primitives:
             live = [(one, rows[one.ref]) for one in answer.candidates if one.ref in rows][:wanted]
             if len(live) == wanted or answer.exhausted:
                 break
-            query = replace(query, limit=query.limit + 2 * (wanted - len(live)))
+            query = replace(query, limit=query.limit * DEEPER)
         return live

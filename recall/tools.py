@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from recall.readonly import check_cypher
-
 from recall.engine import Engine
 from recall.errors import NotFound
 from recall.fused import FusedRecall
 from recall.options import RecallSettings
 from recall.ports import Channel, GraphWalker, RowReader
 from recall.primitives import Primitives
+from recall.readonly import check_cypher
 from recall.registry import Registry
 from recall.requests import (
     FusedRequest,

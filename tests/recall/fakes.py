@@ -31,6 +31,7 @@ def registry() -> Registry:
                 },
                 "note": {
                     "columns": {"text": "string", "private": "string"},
+                    "search": {"fields": ["text"]},
                     "embed": {"fields": ["text"]},
                     "pack_fields": ["text"],
                 },

@@ -196,9 +196,9 @@ async def test_failed_hydration_of_one_entity_is_reported_of_all_raised():
 
 
 async def test_truncated_graph_is_reported():
-    pack = await engine(
-        vector=FakeChannel(A), search=FakeChannel(A), graph=FakeChannel(SITE, truncated=True)
-    ).recall(CALLER, request())
+    pack = await engine(vector=FakeChannel(A), search=FakeChannel(A), graph=FakeChannel(SITE, truncated=True)).recall(
+        CALLER, request()
+    )
     assert [one.code for one in pack.degraded] == ["graph_truncated"]
     assert pack.channels["graph"].truncated
 

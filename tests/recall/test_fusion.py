@@ -134,4 +134,4 @@ def test_prefix_reads_no_further_than_the_first_item_that_does_not_fit():
 
 def test_default_tokenizer_rounds_up_quarter_bytes():
     assert [quarter_bytes(b"x" * n) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
-    assert quarter_bytes("<|endoftext|>".encode()) == 4
+    assert quarter_bytes(b"<|endoftext|>") == 4

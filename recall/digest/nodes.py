@@ -1,0 +1,79 @@
+"""Nodes of the digest tree: their ids, their form as rows of the entity `digest`, and what they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from recall.rows import Json, Ref, Row
+
+Kind = Literal["entity", "scope", "cluster", "part", "tenant"]
+DIGEST = "digest"
+TENANT_NODE = "digest:2:tenant"
+
+
+def entity_node(ref: Ref) -> str:
+    """Id of the level-0 node of a row."""
+    return f"digest:0:{ref.entity}:{ref.id}"
+
+
+def scope_node(name: str, value: str) -> str:
+    """Id of the level-1 node of all rows that have `value` in the scope field `name`."""
+    return f"digest:1:scope:{name}:{value}"
+
+
+def parent_of_part(node_id: str) -> str:
+    """The node that a part belongs to; any other id is returned as it is.
+
+    A scope value may hold `#`; a part's suffix is `#{level}.{bits}` and stands last.
+    """
+    head, mark, tail = node_id.rpartition("#")
+    level, dot, bits = tail.partition(".")
+    is_part = bool(mark and dot) and level.isdigit() and not bits.strip("01")
+    return head if is_part else node_id
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One digest. `routing`: path bits of a level-0 node in the routing tree; `source_hash`: of its guarded text."""
+
+    id: str
+    level: int
+    kind: Kind
+    summary: str
+    summary_hash: str
+    content_hash: str
+    sem_hash: str
+    child_ids: tuple[str, ...]
+    parent_ids: tuple[str, ...]
+    tokens: int
+    recipe: str
+    scope_name: str | None = None
+    scope_value: str | None = None
+    source: Ref | None = None
+    source_hash: str | None = None
+    routing: str | None = None
+
+    def row(self, version: int, updated_at: str, scope: str | None = None) -> Row:
+        """The node as a row of `digest`."""
+        values: dict[str, Json] = {
+            "id": self.id,
+            "level": self.level,
+            "kind": self.kind,
+            "scope_name": self.scope_name,
+            "scope_value": self.scope_value,
+            "source_entity": self.source.entity if self.source else None,
+            "source_id": self.source.id if self.source else None,
+            "summary": self.summary,
+            "summary_hash": self.summary_hash,
+            "content_hash": self.content_hash,
+            "sem_hash": self.sem_hash,
+            "child_ids": list(self.child_ids),
+            "parent_ids": list(self.parent_ids),
+            "tokens": self.tokens,
+            "recipe": self.recipe,
+            "source_hash": self.source_hash,
+            "routing": self.routing,
+            "updated_at": updated_at,
+        }
+        return Row(Ref(DIGEST, self.id), version, values, scope)
