@@ -25,7 +25,7 @@ def filter_column(field: str, kind: FieldType) -> str:
 def canonical_datetime(value: dt.datetime) -> str:
     """UTC, fixed width, so that text order is time order: `2026-01-02T03:04:05.000006Z`. Naive values count as UTC."""
     aware = value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
-    return aware.strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
+    return aware.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def convert(value: object, kind: FieldType, *, from_text: bool = False) -> Json:
@@ -56,7 +56,10 @@ def _from_text(text: str, kind: FieldType) -> object:
             raise ValueError(f"expected bool, got {text!r}")
         return lowered in ("true", "1")
     if kind in ("json", "strings"):
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("JSON nested too deeply") from None
     return text
 
 
@@ -102,14 +105,17 @@ def _datetime(value: object) -> Json:
     if isinstance(value, str):
         value = dt.datetime.fromisoformat(value)
     if isinstance(value, dt.datetime):
-        return canonical_datetime(value)
+        try:
+            return canonical_datetime(value)
+        except OverflowError:
+            raise ValueError(f"datetime out of range in UTC: {value}") from None
     raise ValueError(f"expected datetime (ISO 8601), got {_shown(value)}")
 
 
 def _json(value: object) -> Json:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"expected JSON, got {_shown(value)}: {error}") from None
     parsed: Json = json.loads(text)
     return parsed

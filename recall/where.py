@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 from recall.errors import InvalidFilter
 from recall.fields import FieldType, convert, filter_column
+from recall.keys import clean_text
 from recall.rows import Json
 
 Op = Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "notin", "like", "ilike", "isnull"]
@@ -153,7 +154,8 @@ def _scalar(name: str, kind: FieldType, operand: object) -> Scalar:
         raise InvalidFilter(name, str(error)) from None
     if value is None or isinstance(value, (list, dict)):
         raise InvalidFilter(name, f"expected {kind}, got {operand!r}")
-    return value
+    # Stored text is clean: what NFC or a lone surrogate would hide from a comparison must not reach a store either.
+    return clean_text(value) if isinstance(value, str) else value
 
 
 def matches(where: Where | None, values: Mapping[str, Json]) -> bool:

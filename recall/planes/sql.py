@@ -12,12 +12,11 @@ from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from recall.errors import ConfigError, StoreError, TerminalStoreError, TransientStoreError
 from recall.planes.leases import FileLeases
 from recall.planes.opening import PlaneContext
-from recall.planes.sql_tables import DELETED, VERSION, EntityTable, create_or_widen, entity_table
+from recall.planes.sql_tables import DELETED, VERSION, EntityTable, create_or_widen, entity_table, gated_insert
 from recall.planes.sqlite import explain_sqlite, sqlite_engine
 from recall.ports import Page, WriteFailure, WriteReport
 from recall.registry import Registry
@@ -27,7 +26,6 @@ from recall.settings import SqliteSettings
 T = TypeVar("T")
 _STORE = "rows (sql)"
 _CHUNK = 1000
-_INSERTS: Mapping[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 # What a database error means: whether repeating may help, and what to do.
 Explain = Callable[[sa.exc.DBAPIError], tuple[bool, str]]
 
@@ -96,23 +94,12 @@ class SqlRows:
         if not records:
             return WriteReport(failures=tuple(failures))
         with self._mapped(), self._engine.begin() as connection:
-            written = set(connection.execute(self._gated_insert(table), list(records.values())).scalars())
+            written = set(
+                connection.execute(gated_insert(table, self._engine.dialect.name), list(records.values())).scalars()
+            )
             left_alone = [key for key in records if key not in written]
             stale = self._stale(connection, table, tenant, {key: records[key] for key in left_alone})
         return WriteReport(len(written), stale, tuple(failures))
-
-    def _gated_insert(self, table: EntityTable) -> Any:
-        """INSERT that replaces an older or a different row, and returns the keys it wrote."""
-        insert = _INSERTS[self._engine.dialect.name](table.table)
-        new = insert.excluded
-        columns = [column for column in table.table.columns if not column.primary_key]
-        differs = sa.or_(*(column.is_distinct_from(new[column.key]) for column in columns))
-        buried = sa.and_(table.deleted, sa.not_(new[DELETED]))
-        gate = sa.or_(new[VERSION] > table.version, sa.and_(new[VERSION] == table.version, sa.not_(buried), differs))
-        values = {column.key: new[column.key] for column in columns}
-        return insert.on_conflict_do_update(
-            index_elements=[table.tenant, table.key], set_=values, where=gate
-        ).returning(table.key)
 
     def _stale(
         self, connection: sa.Connection, table: EntityTable, tenant: str, records: Mapping[Any, Mapping[str, Any]]

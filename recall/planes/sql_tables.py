@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -74,6 +75,10 @@ _SQL_TYPES: Mapping[FieldType, TypeEngine[Any]] = {
     "json": JsonText(),
     "strings": JsonText(),
 }
+
+
+# Both know ON CONFLICT and RETURNING; SQLAlchemy gives each its own INSERT.
+_INSERTS: Mapping[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,21 @@ def _check_names(entity: Entity, names: list[str]) -> None:
         if name.lower() in seen:
             raise ConfigError(f"entity {entity.name!r} has two columns called {name!r} in table {entity.table!r}")
         seen.add(name.lower())
+
+
+def gated_insert(table: EntityTable, dialect: str) -> Any:
+    """INSERT that replaces an older or a different row and returns the keys it wrote: the version gate, atomic."""
+    insert = _INSERTS[dialect](table.table)
+    new = insert.excluded
+    columns = [column for column in table.table.columns if not column.primary_key]
+    differs = sa.or_(*(column.is_distinct_from(new[column.key]) for column in columns))
+    resurrects = sa.and_(table.deleted, sa.not_(new[DELETED]))
+    same_version = sa.and_(new[VERSION] == table.version, sa.not_(resurrects), differs)
+    return insert.on_conflict_do_update(
+        index_elements=[table.tenant, table.key],
+        set_={column.key: new[column.key] for column in columns},
+        where=sa.or_(new[VERSION] > table.version, same_version),
+    ).returning(table.key)
 
 
 def create_or_widen(connection: sa.Connection, table: sa.Table) -> None:
