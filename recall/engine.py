@@ -7,8 +7,10 @@ import uuid
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from recall.altitude import without_digests
+from recall.altitude import Chosen, Entry, Tree, choose
 from recall.asking import Asked, Deadline, ask_channel, check_failures, report, warnings
+from recall.coverage import Digests, TreeReader
+from recall.digest.nodes import DIGEST
 from recall.errors import DeadlineExceeded, InvalidRequest
 from recall.fusion import Fusion, Ranking, contributions, fuse
 from recall.hydration import Hydrated, hydrate
@@ -47,6 +49,7 @@ class _Plan:
 
     caller: Caller
     request: RecallRequest
+    entities: tuple[str, ...]
     where: Where | None
     weights: Mapping[str, float]
     deadline: Deadline
@@ -90,6 +93,7 @@ class Engine:
         self._rows = rows
         self._options = options
         self._tokenizer = load_tokenizer(options.tokenizer)
+        self._trees = TreeReader(registry, rows, self._size)
 
     async def recall(self, caller: Caller, request: RecallRequest, *, request_id: str | None = None) -> ContextPack:
         """The context pack for `request`, within its deadline and its budget.
@@ -99,13 +103,16 @@ class Engine:
         channel that failed.
         """
         plan = self._plan(caller, request, request_id or uuid.uuid4().hex)
-        keep = request.k * len(request.entities)
+        keep = request.k * len(plan.entities)
         round_ = await self._gather(plan, keep, depth=keep)
         for deeper in range(1, MAX_ROUNDS):
             if not round_.short(keep) or plan.deadline.left() <= 0:
                 break
             round_ = await self._gather(plan, keep, depth=keep * DEEPER**deeper)
-        return self._pack(plan, round_)
+        entries = [Entry(ref, self._size(round_.hydrated.rows[ref]), score) for ref, score in round_.ranking.scored()]
+        digests = await self._digests(plan, round_, entries)
+        chosen = choose(request.altitude, entries, digests.tree, request.budget)
+        return self._pack(plan, round_, chosen, {**round_.hydrated.rows, **digests.rows})
 
     def _plan(self, caller: Caller, request: RecallRequest, request_id: str) -> _Plan:
         fields = {name: self._registry.entity(name).filter_fields for name in request.entities}
@@ -117,14 +124,19 @@ class Engine:
         if not weights.keys() & {"vector", "search"}:
             raise InvalidRequest("channels: give vector or search a weight above 0; graph starts from what they find")
         timeout_s = (request.timeout_ms or self._options.timeout_ms) / 1000
-        return _Plan(caller, request, where, weights, Deadline(timeout_s), request_id)
+        return _Plan(caller, request, self._asked_entities(request), where, weights, Deadline(timeout_s), request_id)
+
+    def _asked_entities(self, request: RecallRequest) -> tuple[str, ...]:
+        # A filter speaks of rows: no digest passes it, so digests are then only read as parents of what passed.
+        wants = request.altitude != "entity" and self._registry.has_digests and not request.filters
+        return tuple(dict.fromkeys([*request.entities, *([DIGEST] if wants else [])]))
 
     # ---- asking ----------------------------------------------------------------------------------------------------
 
     async def _gather(self, plan: _Plan, keep: int, depth: int) -> _Round:
         """Ask every channel for `depth` candidates, read their rows, and fuse the first `keep` live ones of each."""
         request = plan.request
-        query = ChannelQuery(plan.caller, request.query, tuple(request.entities), depth, plan.where)
+        query = ChannelQuery(plan.caller, request.query, plan.entities, depth, plan.where)
         first = [name for name in ("vector", "search") if name in plan.weights]
         timeout_s = self._channel_timeout(plan)
         asked = list(
@@ -180,44 +192,50 @@ class Engine:
             raise next(iter(hydrated.failures.values()))
         return hydrated
 
+    async def _digests(self, plan: _Plan, round_: _Round, entries: Sequence[Entry]) -> Digests:
+        """The tree above the candidates; nothing is read where rows alone answer."""
+        altitude, rows = plan.request.altitude, [one for one in entries if one.ref.entity != DIGEST]
+        rows_fit = altitude == "auto" and sum(one.size for one in rows) <= plan.request.budget
+        if altitude == "entity" or rows_fit or not self._registry.has_digests:
+            return Digests(Tree(), {})
+        timeout_s = min(self._options.hydrate_timeout_ms / 1000, plan.deadline.left())
+        return await self._trees.read(plan.caller, [one.ref for one in entries], timeout_s)
+
     # ---- packing ---------------------------------------------------------------------------------------------------
 
-    def _pack(self, plan: _Plan, round_: _Round) -> ContextPack:
-        request, scores = plan.request, round_.ranking.scores
-        rows = [round_.hydrated.rows[ref] for ref in round_.ranking.refs]
-        emitted = [self._emitted(row) for row in rows]
-        sizes = [self._tokenizer(compact_json(values)) for values in emitted]
-        packed = pack(request.packer, sizes, request.budget)
-        evidence = self._evidence(plan, round_, [rows[position].ref for position in packed.kept])
-        items = []
-        for position in packed.kept:
-            row = rows[position]
-            found = evidence[row.ref]
-            items.append(
-                ContextItem(
-                    entity=row.ref.entity,
-                    id=row.ref.id,
-                    row=emitted[position],
-                    score=scores[row.ref],
-                    source=tuple(share.channel for share in found.shares),
-                    tokens=sizes[position],
-                    matched=self._matched(row, found.match),
-                    explain=Explain(found.shares, found.path) if request.explain else None,
-                )
-            )
-        altitude, no_digests = without_digests(request.altitude)
-        degraded = _degradations(round_, no_digests)
+    def _pack(self, plan: _Plan, round_: _Round, chosen: Chosen, rows: Mapping[Ref, Row]) -> ContextPack:
+        request = plan.request
+        packed = pack(request.packer, (entry.size for entry in chosen.entries), request.budget)
+        kept = [chosen.entries[position] for position in packed.kept]
+        evidence = self._evidence(plan, round_, [entry.ref for entry in kept])
+        items = tuple(self._item(rows[entry.ref], entry, evidence[entry.ref], request.explain) for entry in kept)
+        degraded = _degradations(round_, chosen.degraded)
         return ContextPack(
-            items=tuple(items),
-            omitted=len(rows) - len(items),
+            items=items,
+            omitted=len(chosen.entries) - len(items),
             tokens=packed.tokens,
             warnings=warnings(degraded),
             degraded=degraded,
             channels={one.name: report(one) for one in round_.asked},
-            dropped=Dropped(len(round_.hydrated.stale), len(round_.hydrated.filtered)),
-            altitude=altitude,
+            dropped=Dropped(len(round_.hydrated.stale), len(round_.hydrated.filtered), chosen.covered),
+            altitude=chosen.altitude,
             request_id=plan.request_id,
         )
+
+    def _item(self, row: Row, entry: Entry, evidence: _Evidence, explain: bool) -> ContextItem:
+        return ContextItem(
+            entity=row.ref.entity,
+            id=row.ref.id,
+            row=self._emitted(row),
+            score=entry.score,
+            source=tuple(share.channel for share in evidence.shares) or (DIGEST,),
+            tokens=entry.size,
+            matched=self._matched(row, evidence.match),
+            explain=Explain(evidence.shares, evidence.path) if explain else None,
+        )
+
+    def _size(self, row: Row) -> int:
+        return self._tokenizer(compact_json(self._emitted(row)))
 
     def _evidence(self, plan: _Plan, round_: _Round, kept: list[Ref]) -> dict[Ref, _Evidence]:
         candidates = round_.candidates

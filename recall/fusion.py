@@ -7,7 +7,7 @@ so the result does not depend on the order in which channels answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +25,10 @@ class Ranking:
 
     refs: tuple[Ref, ...]
     scores: Mapping[Ref, float]
+
+    def scored(self) -> Iterator[tuple[Ref, float]]:
+        """(ref, score) in order."""
+        return ((ref, self.scores[ref]) for ref in self.refs)
 
 
 def fuse(method: Fusion, answers: Answers, weights: Weights, rrf_k: int = 60) -> Ranking:

@@ -6,182 +6,34 @@ Collection names, mappings, graph steps and index versions are derived here and 
 from __future__ import annotations
 
 import re
-import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ValidationError
 
+from recall.builtin import digest_entity, memory_entities
+from recall.entities import NAME, Column, EmbedSpec, EntitySpec, SourceSpec, Strict, template_fields
 from recall.errors import ConfigError, UnknownEntity
-from recall.fields import FILTERABLE_TYPES, FieldType, filter_column
+from recall.fields import FieldType, filter_column
 from recall.keys import content_hash
-from recall.rows import Json
 from recall.where import FilterFields
 
+__all__ = [
+    "Column",
+    "EmbedSpec",
+    "Entity",
+    "EntitySpec",
+    "FilterColumn",
+    "Registry",
+    "SourceSpec",
+    "Step",
+    "Strict",
+    "template_fields",
+]
+
 _ENTITY = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 DIGEST = "digest"
-
-
-class Strict(BaseModel):
-    """Base of everything read from a file: unknown keys are errors, nothing changes after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _column(value: object) -> object:
-    return {"type": value} if isinstance(value, str) else value
-
-
-def _one_or_many(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
-
-
-class Column(Strict):
-    """One column of the source table. `filterable` columns are copied into every plane."""
-
-    type: FieldType
-    filterable: bool = False
-    # Name in the user's table when it differs from the field's name.
-    column: str | None = None
-
-    @model_validator(mode="after")
-    def _filterable_type(self) -> Self:
-        if self.filterable and self.type not in FILTERABLE_TYPES:
-            raise ValueError(f"a {self.type} column cannot be filterable")
-        return self
-
-
-class SearchSpec(Strict):
-    fields: tuple[str, ...] = Field(min_length=1)
-
-
-class EmbedSpec(Strict):
-    """Text to embed: `fields` joined by line breaks, or a `template` such as `{name}: {notes}`; cut into chunks."""
-
-    fields: tuple[str, ...] = ()
-    template: str | None = None
-    chunk_tokens: int = Field(default=256, ge=16, le=8192)
-    overlap: int = Field(default=32, ge=0)
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if bool(self.fields) == bool(self.template):
-            raise ValueError("give either `fields` or `template`")
-        if self.overlap * 2 > self.chunk_tokens:
-            raise ValueError("overlap may be at most half of chunk_tokens")
-        return self
-
-
-class EdgeSpec(Strict):
-    """A foreign key seen as an edge. `field` holds one id (string) or a list of ids (strings)."""
-
-    field: str
-    rel: str
-    target: str
-    # Follow this edge backwards too, whatever `graph_reverse` says.
-    both_ways: bool = False
-
-
-class EdgeEnd(Strict):
-    field: str
-    entity: str
-
-
-class EdgeTableSpec(Strict):
-    """Rows of this entity *are* edges from `source` to `target`."""
-
-    source: EdgeEnd
-    rel: str
-    target: EdgeEnd
-    both_ways: bool = False
-
-
-class DistillSpec(Strict):
-    fields: tuple[str, ...] = ()
-    template: str | None = None
-    scopes: tuple[str, ...] = ()
-    budget: int = Field(default=256, ge=16)
-
-
-class EntitySpec(Strict):
-    """One entity: a table of the source of truth and what each plane makes of its rows."""
-
-    columns: dict[str, Annotated[Column, BeforeValidator(_column)]]
-    table: str | None = None
-    key: str = "id"
-    version: str | None = None
-    tenant: str = "tenant"
-    scope: str | None = None
-    search: SearchSpec | None = None
-    embed: EmbedSpec | None = None
-    edges: tuple[EdgeSpec, ...] = ()
-    edge: EdgeTableSpec | None = None
-    distill: DistillSpec | None = None
-    pack_fields: tuple[str, ...] = ()
-    # A connector: the graph channel walks through its rows but returns them only when the entity is asked for by name.
-    bridge: bool = False
-
-    @field_validator("columns")
-    @classmethod
-    def _names(cls, columns: dict[str, Column]) -> dict[str, Column]:
-        for name in columns:
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"column name {name!r} must match {_NAME.pattern}")
-        return columns
-
-    @model_validator(mode="after")
-    def _fields_exist(self) -> Self:
-        if self.key in self.columns and self.columns[self.key].type not in ("string", "int"):
-            raise ValueError(f"key column {self.key!r} must be string or int")
-        for use, names in self._uses():
-            for name in names:
-                if name not in self.columns and name != self.key:
-                    raise ValueError(f"{use} names {name!r}, which is not a column")
-        for edge in self.edges:
-            kind = self.columns[edge.field].type if edge.field in self.columns else "string"
-            if kind not in ("string", "strings", "int"):
-                raise ValueError(f"edge field {edge.field!r} must be string, int or strings, not {kind}")
-        return self
-
-    def _uses(self) -> Iterable[tuple[str, tuple[str, ...]]]:
-        yield "pack_fields", self.pack_fields
-        yield "edges", tuple(edge.field for edge in self.edges)
-        for use, spec in (("search", self.search), ("embed", self.embed), ("distill", self.distill)):
-            if spec is not None:
-                yield use, spec.fields
-                template = getattr(spec, "template", None)
-                if template:
-                    yield f"{use}.template", template_fields(template)
-        if self.distill:
-            yield "distill.scopes", self.distill.scopes
-        if self.edge:
-            yield "edge", (self.edge.source.field, self.edge.target.field)
-        for use, name in (("version", self.version), ("scope", self.scope)):
-            if name:
-                yield use, (name,)
-
-
-class SourceSpec(Strict):
-    """Files that `recall import` reads. Relative paths and globs count from the registry file's folder.
-
-    Either rows of one `entity` (the file's stem when left out) with `rename` {column in the file: field} and
-    `defaults` {field: value}, or a `reader` `module:function` that yields (tenant or None, entity, row) from the files.
-    """
-
-    files: Annotated[tuple[str, ...], BeforeValidator(_one_or_many)] = Field(min_length=1)
-    entity: str | None = None
-    rename: dict[str, str] = {}
-    defaults: dict[str, Json] = {}
-    reader: str | None = None
-
-    @model_validator(mode="after")
-    def _reader_decides(self) -> Self:
-        if self.reader and (self.entity or self.rename or self.defaults):
-            raise ValueError("a reader names entities and fields itself: leave out entity, rename and defaults")
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +100,14 @@ class Registry:
     """All entities of one application, with the built-in `memory` and `topic` unless it declares its own."""
 
     def __init__(self, specs: Mapping[str, EntitySpec], sources: Sequence[SourceSpec] = ()) -> None:
-        merged = {**_builtin(), **specs}
+        if DIGEST in specs:
+            raise ConfigError(f"entity name {DIGEST!r} is reserved for summaries; rename the entity")
+        merged = {**memory_entities(), **specs}
         for name in merged:
             if not _ENTITY.fullmatch(name):
                 raise ConfigError(f"entity name {name!r} must match {_ENTITY.pattern}")
-        if DIGEST in specs:
-            raise ConfigError(f"entity name {DIGEST!r} is reserved for summaries; rename the entity")
+        if any(spec.distill for spec in merged.values()):
+            merged[DIGEST] = digest_entity()
         self.entities: Mapping[str, Entity] = {name: Entity(name, spec) for name, spec in merged.items()}
         self.sources: tuple[SourceSpec, ...] = tuple(sources)
         self._check_targets()
@@ -278,8 +132,8 @@ class Registry:
                 if target not in self.entities:
                     raise ConfigError(f"entity {entity.name!r} has an edge to {target!r}, which is not declared")
             for rel in rels:
-                if not _NAME.fullmatch(rel):
-                    raise ConfigError(f"relation {rel!r} of entity {entity.name!r} must match {_NAME.pattern}")
+                if not NAME.fullmatch(rel):
+                    raise ConfigError(f"relation {rel!r} of entity {entity.name!r} must match {NAME.pattern}")
         for source in self.sources:
             if source.entity is not None and source.entity not in self.entities:
                 raise ConfigError(f"a source names entity {source.entity!r}, which is not declared")
@@ -290,6 +144,11 @@ class Registry:
             return self.entities[name]
         except KeyError:
             raise UnknownEntity(name, tuple(sorted(self.entities))) from None
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether some entity is distilled, so that the entity `digest` exists."""
+        return DIGEST in self.entities
 
     @cached_property
     def filter_columns(self) -> tuple[FilterColumn, ...]:
@@ -348,38 +207,6 @@ class Registry:
 class _Document(Strict):
     entities: dict[str, EntitySpec]
     sources: tuple[SourceSpec, ...] = ()
-
-
-def template_fields(template: str) -> tuple[str, ...]:
-    """Field names that a `{field}` template uses. Attribute access, indexing and conversions are refused."""
-    names: list[str] = []
-    for _, name, spec, conversion in string.Formatter().parse(template):
-        if name is None:
-            continue
-        if not _NAME.fullmatch(name) or spec or conversion:
-            raise ValueError(f"template part {{{name}}} must be a plain {{field}}")
-        names.append(name)
-    return tuple(names)
-
-
-def _builtin() -> dict[str, EntitySpec]:
-    """`memory` (a fact, its metadata, links to other facts) and `topic` (what facts mention)."""
-    memory = EntitySpec(
-        columns={
-            "fact": Column(type="string"),
-            "metadata": Column(type="json"),
-            "links": Column(type="strings"),
-            "mentions": Column(type="strings"),
-        },
-        search=SearchSpec(fields=("fact",)),
-        embed=EmbedSpec(fields=("fact",)),
-        edges=(
-            EdgeSpec(field="links", rel="relates", target="memory"),
-            EdgeSpec(field="mentions", rel="mentions", target="topic", both_ways=True),
-        ),
-    )
-    topic = EntitySpec(columns={"name": Column(type="string")}, search=SearchSpec(fields=("name",)), bridge=True)
-    return {"memory": memory, "topic": topic}
 
 
 def _explain(error: ValidationError) -> str:

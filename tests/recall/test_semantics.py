@@ -57,12 +57,16 @@ async def test_two_hops_mix_relations():
     chain = Registry.parse(
         {
             "entities": {
-                "a": {"columns": {"t": "string", "b": "string"}, "search": {"fields": ["t"]}, "edges": [{"field": "b", "rel": "R1", "target": "b"}]},
+                "a": {
+                    "columns": {"t": "string", "b": "string"},
+                    "search": {"fields": ["t"]},
+                    "edges": [{"field": "b", "rel": "R1", "target": "b"}],
+                },
                 "b": {"columns": {"t": "string", "c": "string"}, "edges": [{"field": "c", "rel": "R2", "target": "c"}]},
                 "c": {"columns": {"t": "string"}},
             }
         }
-    )  # fmt: skip
+    )
     rows = [row("a", "1", t="start", b="2"), row("b", "2", t="middle", c="3"), row("c", "3", t="end")]
     world = load_world(chain, rows)
     body = {"query": "start", "entities": ["a"], "channels": {"vector": 0}, "explain": True}
@@ -76,11 +80,15 @@ async def test_hub_with_many_neighbours_answers_and_says_it_was_cut():
     people = Registry.parse(
         {
             "entities": {
-                "hub": {"columns": {"t": "string", "links": "strings"}, "search": {"fields": ["t"]}, "edges": [{"field": "links", "rel": "L", "target": "leaf"}]},
+                "hub": {
+                    "columns": {"t": "string", "links": "strings"},
+                    "search": {"fields": ["t"]},
+                    "edges": [{"field": "links", "rel": "L", "target": "leaf"}],
+                },
                 "leaf": {"columns": {"t": "string"}},
             }
         }
-    )  # fmt: skip
+    )
     leaves = [row("leaf", f"l{n:05}", t="x") for n in range(10_000)]
     world = load_world(people, [row("hub", "h", t="hub", links=[leaf.ref.id for leaf in leaves]), *leaves])
     pack = await recall(world, "hub", entities=["hub"], channels={"vector": 0}, k=100)
