@@ -1,4 +1,4 @@
-"""What an operator declares of an entity: columns, search, embedding, edges, distillation. Checked, immutable values."""
+"""What an operator declares of an entity: columns, search, embedding, edges, distillation. Checked, immutable."""
 
 from __future__ import annotations
 
