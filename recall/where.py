@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 from recall.errors import InvalidFilter
@@ -22,6 +23,8 @@ OPS: tuple[str, ...] = get_args(Op)
 MAX_CLAUSES = 256
 MAX_VALUES = 1000
 _ORDERED = frozenset({"gt", "gte", "lt", "lte"})
+# `%` as a regular expression. No escaped literal contains it, for re.escape escapes the dot.
+_ANY = ".*"
 _TEXTUAL = frozenset({"like", "ilike"})
 
 
@@ -179,8 +182,7 @@ def _holds(condition: Condition, value: Json) -> bool:
         assert isinstance(operand, tuple)
         return (value in operand) == (op == "in")
     if op in _TEXTUAL:
-        flags = re.DOTALL | (re.IGNORECASE if op == "ilike" else 0)
-        return re.fullmatch(like_regex(str(operand)), str(value), flags) is not None
+        return like_pattern(str(operand), ignore_case=op == "ilike").fullmatch(str(value)) is not None
     return _compare(op, value, operand)
 
 
@@ -206,6 +208,20 @@ def _compare(op: Op, value: Json, operand: object) -> bool:
     return value <= operand  # type: ignore[operator]
 
 
+@lru_cache(maxsize=256)
+def like_pattern(pattern: str, *, ignore_case: bool = False) -> re.Pattern[str]:
+    """SQL LIKE compiled for Python, whose backtracking engine takes exponential time for `like_regex`.
+
+    A `%` may stop at the first place where the text up to the next `%` fits, and never has to be tried again: an
+    atomic group. Only the text behind the last one is tied to the end.
+    """
+    first, *middle = like_regex(pattern).split(_ANY)
+    body = first
+    if middle:
+        body += "".join(f"(?>.*?{part})" for part in middle[:-1]) + ".*" + middle[-1]
+    return re.compile(body, re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+
+
 def like_regex(pattern: str) -> str:
     """SQL LIKE (`%` any run, `_` one character, `\\` escapes) as a regular expression body, every literal escaped."""
     out: list[str] = []
@@ -214,7 +230,7 @@ def like_regex(pattern: str) -> str:
         if char == "\\":
             out.append(re.escape(next(chars, "\\")))
         elif char == "%":
-            out.append(".*")
+            out.append(_ANY)
         elif char == "_":
             out.append(".")
         else:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from recall.where import Condition, like_regex
+from recall.where import Condition, like_pattern
 
 _MAX_CODE = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
@@ -67,6 +66,5 @@ def after_prefix(prefix: str) -> str | None:
 
 def matching_values(condition: Condition, values: Iterable[object]) -> list[str]:
     """Those of `values` that the `like` or `ilike` of `condition` matches, as `recall.where.matches` decides."""
-    flags = re.DOTALL | (re.IGNORECASE if condition.op == "ilike" else 0)
-    pattern = re.compile(like_regex(str(condition.value)), flags)
+    pattern = like_pattern(str(condition.value), ignore_case=condition.op == "ilike")
     return [value for value in values if isinstance(value, str) and pattern.fullmatch(value)]
