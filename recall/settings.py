@@ -65,6 +65,46 @@ class LadybugSettings(Strict):
     open_tenants: int = Field(16, ge=1)
 
 
+class NebulaSettings(Strict):
+    """Graph plane in a NebulaGraph cluster. Spaces are called `space`_<graph version>[_<tenant>]."""
+
+    kind: Literal["nebula"]
+    addresses: tuple[Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")], ...] = Field(
+        ("127.0.0.1:9669",), min_length=1
+    )
+    user: str = "root"
+    # Name of the variable that holds the password; null means the password that the server ships with.
+    password_env: str | None = None
+    space: str = Field("recall", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")
+    # Only a dedicated space per tenant (tens of tenants at most) is enforced by the server, and can be traversed.
+    isolation: Literal["shared", "dedicated"] = "shared"
+    partition_num: int = Field(10, ge=1, le=1024)
+    replica_factor: int = Field(1, ge=1, le=9)
+    vid_bytes: int = Field(32, ge=32, le=64)
+    # Sessions of this process; all processes of a host together must stay below 300 per user.
+    pool_size: int = Field(8, ge=1, le=64)
+    batch_rows: int = Field(500, ge=1, le=5000)
+    batch_bytes: int = Field(1_000_000, ge=1_000, le=3_500_000)
+    # Links that one read may return before hubs are asked for one by one.
+    read_rows: int = Field(2_000, ge=1)
+    timeout_ms: int = Field(10_000, ge=1)
+    connect_timeout_ms: int = Field(2_000, ge=1)
+    write_timeout_ms: int = Field(60_000, ge=1)
+    retries: int = Field(5, ge=0, le=10)
+    # How long a new definition may take to be known everywhere, and the servers' heartbeat_interval_secs.
+    schema_wait_s: float = Field(60.0, ge=0)
+    heartbeat_s: float = Field(10.0, ge=0)
+
+    def password(self, environment: Mapping[str, str] = os.environ) -> str:
+        """The password; ConfigError when its variable is not set."""
+        if self.password_env is None:
+            return "nebula"
+        try:
+            return environment[self.password_env]
+        except KeyError:
+            raise ConfigError(f"planes.graph: the environment variable {self.password_env} is not set") from None
+
+
 class MemorySettings(Strict):
     """Planes that live in one process; for tests and notebooks."""
 
@@ -75,11 +115,15 @@ class PlanesSettings(Strict):
     rows: Annotated[SqliteSettings | MemorySettings, Field(discriminator="kind")] = SqliteSettings()
     vector: Annotated[LanceDbSettings | MemorySettings, Field(discriminator="kind")] = LanceDbSettings()
     search: Annotated[TantivySettings | MemorySettings, Field(discriminator="kind")] = TantivySettings()
-    graph: Annotated[LadybugSettings | MemorySettings, Field(discriminator="kind")] = LadybugSettings()
+    graph: Annotated[LadybugSettings | NebulaSettings | MemorySettings, Field(discriminator="kind")] = LadybugSettings()
 
 
 class MiniLmSettings(Strict):
-    """all-MiniLM-L6-v2 int8 from installed packages, or any folder with `model.onnx` and `tokenizer.json`."""
+    """all-MiniLM-L6-v2 int8 from installed packages, or any folder with `model.onnx` and `tokenizer.json`.
+
+    `max_tokens` counts special tokens, as the model's own limit does. `batch_tokens`: 512 to 2048 are equally fast.
+    `threads` also work apart, one batch each; give each of several embedders one.
+    """
 
     kind: Literal["minilm"] = "minilm"
     runtime: Literal["openvino", "onnxruntime"] = "openvino"
@@ -87,7 +131,7 @@ class MiniLmSettings(Strict):
     name: str = "all-MiniLM-L6-v2-int8"
     dim: int = Field(384, ge=2)
     max_tokens: int = Field(256, ge=16)
-    batch_tokens: int = Field(4096, ge=64)
+    batch_tokens: int = Field(1024, ge=64)
     threads: int = Field(2, ge=1)
 
     @property

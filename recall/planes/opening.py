@@ -97,6 +97,10 @@ def open_graph(settings: Settings, context: PlaneContext) -> GraphStore:
         from recall.planes.memory_graph import MemoryGraph
 
         return MemoryGraph(context)
+    if chosen.kind == "nebula":
+        from recall.planes.nebula import NebulaGraph
+
+        return NebulaGraph(chosen, context)
     from recall.planes.ladybug import LadybugGraph
 
     return LadybugGraph(chosen, context)
