@@ -67,30 +67,34 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def vectors_of(table: pa.Table) -> np.ndarray:
-    """The vectors of a table without null vectors, (rows, dim) float32."""
-    column = table["vector"].combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(column), column.type.list_size)
-
-
 def refuse_bad_vectors(table: pa.Table) -> tuple[pa.Table, tuple[WriteFailure, ...]]:
     """`table` without the rows that no cosine can rank, and one permanent failure for each of those rows."""
-    live = table.filter(table["live"])
-    missing = live.filter(pc.is_null(live["vector"]))
-    present = live.filter(pc.is_valid(live["vector"]))
-    norms = np.linalg.norm(vectors_of(present), axis=1)
-    keys = present["row_key"].to_pylist()
-    reasons = dict.fromkeys(missing["row_key"].to_pylist(), "a live chunk has no vector")
-    for place in np.flatnonzero(~np.isfinite(norms)):
-        reasons[keys[place]] = "a vector holds NaN or infinity"
-    for place in np.flatnonzero(norms == 0):
-        reasons[keys[place]] = "a vector is all zeros, which no cosine can rank"
+    live = table["live"].to_numpy()
+    missing = live & table["vector"].is_null().to_numpy()
+    squares = _squared_norms(table["vector"])
+    broken, zero = live & ~missing & ~np.isfinite(squares), live & ~missing & (squares == 0)
+    reasons: dict[str, str] = {}
+    for mask, reason in (
+        (missing, "a live chunk has no vector"),
+        (broken, "a vector holds NaN or infinity"),
+        (zero, "a vector is all zeros, which no cosine can rank"),
+    ):
+        reasons |= {table["row_key"][int(place)].as_py(): reason for place in np.flatnonzero(mask)}
     if not reasons:
         return table, ()
     kept = table.filter(pc.invert(pc.is_in(table["row_key"], pa.array(reasons, pa.string()))))
     return kept, tuple(WriteFailure(key, reason, False) for key, reason in reasons.items())
+
+
+def _squared_norms(column: pa.ChunkedArray) -> np.ndarray:
+    """Squared length of every vector; of a null, whatever its place in memory holds."""
+    parts = []
+    for chunk in column.chunks:
+        size, dim = len(chunk), chunk.type.list_size
+        flat = chunk.values.slice(chunk.offset * dim, size * dim)
+        vectors = flat.to_numpy(zero_copy_only=flat.null_count == 0).reshape(size, dim)
+        parts.append(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64, casting="safe"))
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def last_of_each_row(table: pa.Table) -> pa.Table:
@@ -98,10 +102,11 @@ def last_of_each_row(table: pa.Table) -> pa.Table:
 
     Chunks of one row and version belong to one occurrence until an ordinal repeats.
     """
-    distinct = table.group_by(["row_key", "version"]).aggregate([]).num_rows
-    if distinct == pc.count_distinct(table["row_key"]).as_py() and (
-        pc.count_distinct(table["key"]).as_py() == table.num_rows
-    ):
+    rows = pc.count_distinct(table["row_key"]).as_py()
+    if rows == table.num_rows:
+        return table
+    versions = table.group_by(["row_key", "version"]).aggregate([]).num_rows
+    if versions == rows and pc.count_distinct(table["key"]).as_py() == table.num_rows:
         return table
     chosen: dict[str, tuple[int, dict[int, int]]] = {}
     rows = zip(*(table[name].to_pylist() for name in ("row_key", "version", "ordinal")), strict=True)
@@ -117,9 +122,9 @@ def last_of_each_row(table: pa.Table) -> pa.Table:
 
 def gate(table: pa.Table, stored: Mapping[str, StoredRow]) -> Admitted:
     """What of `table` (one occurrence per row) may be written over `stored` (row key → what is there)."""
-    rows = table.group_by("row_key").aggregate([("version", "max"), ("live", "max"), ("hash", "max"), ("key", "count")])
     if not stored:
-        return Admitted(table, rows.num_rows, 0)
+        return Admitted(table, pc.count_distinct(table["row_key"]).as_py(), 0)
+    rows = table.group_by("row_key").aggregate([("version", "max"), ("live", "max"), ("hash", "max"), ("key", "count")])
     refused: list[str] = []
     leftovers: list[str] = []
     columns = ("row_key", "version_max", "live_max", "hash_max", "key_count")
@@ -135,11 +140,6 @@ def gate(table: pa.Table, stored: Mapping[str, StoredRow]) -> Admitted:
     if refused:
         table = table.filter(pc.invert(pc.is_in(table["row_key"], pa.array(refused, pa.string()))))
     return Admitted(table, rows.num_rows - len(refused), len(refused), leftovers)
-
-
-def row_keys(table: pa.Table) -> pa.Array:
-    """Distinct row keys of a table."""
-    return pc.unique(table["row_key"])
 
 
 def stored_rows(columns: Mapping[str, Iterable[object]]) -> dict[str, StoredRow]:

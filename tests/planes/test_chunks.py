@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recall.errors import ConfigError
@@ -36,6 +36,7 @@ def with_chunks(row_id: str, version: int, count: int, content: str = "x") -> Re
     return Record(Ref("item", row_id), version, vectors=vectors, hash=content)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.integers(1, 3)), max_size=8))
 def test_one_occurrence_of_each_row_stays_the_highest_then_the_last(batch: list[tuple[str, int, int]]) -> None:
     table = chunks(*(with_chunks(row, version, count, str(i)) for i, (row, version, count) in enumerate(batch)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recall.planes.likes import after_prefix, like_shape, matching_values
@@ -14,6 +14,7 @@ from recall.where import Condition, like_regex
 LETTERS = "aAb%_\\é\ud7ff\ue000\U0010ffff\n"
 
 
+@settings(deadline=None)
 @given(st.text(LETTERS, max_size=6), st.text(LETTERS, max_size=6))
 @example("\\", "\\")
 @example("a\\", "a\\")
@@ -50,6 +51,7 @@ def test_simple_patterns_are_recognised(pattern: str, kind: str, text: str) -> N
     assert (shape.kind, shape.text) == (kind, text)
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=5), st.text(max_size=5))
 @example("\ud7ff", "x")
 @example("a\U0010ffff", "")
