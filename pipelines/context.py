@@ -38,7 +38,7 @@ def ray_session(settings: Settings) -> Iterator[None]:
     if ours:
         _start(settings)
     try:
-        with DataContext.current(_data_context()), _quiet():
+        with _quiet(), DataContext.current(_data_context()):
             yield
     finally:
         if ours:
@@ -92,7 +92,9 @@ def _quiet() -> Iterator[None]:
     for handler in filtered:
         handler.addFilter(_never)
     with warnings.catch_warnings():
+        # Ray warns about its own settings when it copies them.
         warnings.filterwarnings("ignore", module=r"ray\..*")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=r".*is deprecated.*")
         try:
             yield
         finally:

@@ -213,7 +213,7 @@ class _Import:
             self.counts["stale"] += report.stale
             self.counts["unchanged"] += len(keyed) - report.written - report.stale - len(report.failures)
             for failure in report.failures:
-                self._reject(keyed[failure.key][1], failure.reason)
+                self._reject(_named(keyed, failure.key), failure.reason)
         self._next_version()
 
     def _changed(self, tenant: str, keyed: _Keyed) -> _Keyed:
@@ -231,7 +231,7 @@ class _Import:
 
     def _upsert(self, tenant: str, keyed: _Keyed) -> Callable[[frozenset[str] | None], WriteReport]:
         return lambda keys: self.store.upsert(
-            tenant, [row for key, (row, _) in keyed.items() if keys is None or key in keys]
+            tenant, [row for key, (row, _) in keyed.items() if keys is None or key in keys or row.ref.id in keys]
         )
 
     def _next_version(self) -> None:
@@ -241,6 +241,13 @@ class _Import:
     def _reject(self, raw: RawRecord, reason: str) -> None:
         shown = raw.values if raw.values is not None else raw.raw
         self.letters.add({"file": raw.file, "row": raw.place, "reason": excerpt(reason, 1000), "raw": excerpt(shown)})
+
+
+def _named(keyed: _Keyed, key: str) -> RawRecord:
+    """The record that a store calls `key`: its store key, or its id."""
+    if key in keyed:
+        return keyed[key][1]
+    return next(raw for row, raw in keyed.values() if row.ref.id == key)
 
 
 def _same(stored: Row | None, row: Row) -> bool:
