@@ -22,7 +22,7 @@ _TOKEN = re.compile(
       (?P<space>\s+|//[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*|/\*.*?\*/)
     | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     | (?P<name>`[^`]*`)
-    | (?P<param>\$(?:\w+|[-$^](?=\.)))
+    | (?P<param>\$(?:\w+|[$^]|-(?=\.)))
     | (?P<number>0[xX][0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
     | (?P<word>[^\W\d]\w*)
     | (?P<punct>\.\.|[()\[\]{},.:|=<>+\-*/%^!~&;@])
@@ -57,16 +57,21 @@ _WRITING = _words(
 )
 
 
+_OPENING, _SHUTTING = frozenset("([{"), frozenset(")]}")
 _KINDS: dict[str, Kind] = {"string": "value", "number": "value", "name": "name", "param": "param", "punct": "punct"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """`text` as written; `word` is its comparable form: NFKC, then upper case (which also folds `ı` and `ſ`)."""
+    """`text` as written; `word` is its comparable form: NFKC, then upper case (which also folds `ı` and `ſ`).
+
+    `inside` is the innermost bracket that is open before the token, "" at the top.
+    """
 
     kind: Kind
     text: str
     start: int
+    inside: str
     word: str = ""
 
     @property
@@ -153,15 +158,20 @@ def _tokens(query: str) -> list[_Token]:
 
 def _scan(query: str) -> Iterator[_Token]:
     at = 0
+    brackets: list[str] = []
     while at < len(query):
         found = _TOKEN.match(query, at)
         if found is None or (query.startswith("/*", at) and found.lastgroup == "punct"):
             raise _unreadable(query, at)
-        text, group = found.group(), str(found.lastgroup)
+        text, group, inside = found.group(), str(found.lastgroup), brackets[-1] if brackets else ""
         if group == "word":
-            yield _Token("word", text, at, unicodedata.normalize("NFKC", text).upper())
+            yield _Token("word", text, at, inside, unicodedata.normalize("NFKC", text).upper())
         elif group != "space":
-            yield _Token(_KINDS[group], text, at)
+            yield _Token(_KINDS[group], text, at, inside)
+        if text in _OPENING:
+            brackets.append(text)
+        elif text in _SHUTTING and brackets:
+            brackets.pop()
         at = found.end()
 
 
@@ -193,6 +203,8 @@ def _check(tokens: Sequence[_Token], language: _Language) -> None:
     for index, token in enumerate(tokens):
         if token.text == ";":
             raise Forbidden(f"read-only {language.name} is one statement: `;` is refused")
+        if token.text == "|" and not token.inside and not language.pipes:
+            raise Forbidden(f"read-only {language.name} has no pipes: `|` is refused outside brackets")
         if token.kind == "word" and not _named(tokens, index):
             _check_word(tokens, index, language, complete=complete)
         complete = _completes(tokens, index, language)
@@ -205,7 +217,7 @@ def _check_word(tokens: Sequence[_Token], index: int, language: _Language, *, co
     if complete and token.word not in language.reading | language.operators | _CLOSING:
         raise _refused(token, language)
     before = tokens[index - 1] if index else None
-    piped = language.pipes and before is not None and before.text == "|" and not _in_brackets(tokens, index)
+    piped = language.pipes and before is not None and before.text == "|" and not token.inside
     if piped and token.word not in _NGQL_AFTER_PIPE:
         raise _refused(token, language)
     after = tokens[index + 1] if index + 1 < len(tokens) else None
@@ -233,24 +245,7 @@ def _named(tokens: Sequence[_Token], index: int) -> bool:
     if before in (".", ":"):
         return True
     after = tokens[index + 1].text if index + 1 < len(tokens) else ""
-    return before in ("{", ",") and after == ":" and _in_map(tokens, index)
-
-
-def _in_map(tokens: Sequence[_Token], index: int) -> bool:
-    depth = 0
-    for token in reversed(tokens[:index]):
-        if token.text in (")", "]", "}") and token.kind == "punct":
-            depth += 1
-        elif token.text in ("(", "[", "{") and token.kind == "punct":
-            if depth == 0:
-                return token.text == "{"
-            depth -= 1
-    return False
-
-
-def _in_brackets(tokens: Sequence[_Token], index: int) -> bool:
-    opened = [token.text for token in tokens[:index] if token.kind == "punct" and token.text in "()[]{}"]
-    return sum(1 if text in "([{" else -1 for text in opened) > 0
+    return before in ("{", ",") and after == ":" and tokens[index].inside == "{"
 
 
 def _completes(tokens: Sequence[_Token], index: int, language: _Language) -> bool:
