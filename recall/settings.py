@@ -86,7 +86,7 @@ class NebulaSettings(Strict):
     batch_rows: int = Field(500, ge=1, le=5000)
     batch_bytes: int = Field(1_000_000, ge=1_000, le=3_500_000)
     # Links that one read may return before hubs are asked for one by one.
-    read_rows: int = Field(2_000, ge=1)
+    read_rows: int = Field(1_000, ge=1)
     timeout_ms: int = Field(10_000, ge=1)
     connect_timeout_ms: int = Field(2_000, ge=1)
     write_timeout_ms: int = Field(60_000, ge=1)
@@ -136,8 +136,12 @@ class MiniLmSettings(Strict):
 
     @property
     def model_name(self) -> str:
-        """What identifies vectors of this model: name and token limit. Known without loading the model."""
-        return f"{self.name}/{self.max_tokens}"
+        """What identifies vectors of this model: name and token limit. Known without loading the model.
+
+        A folder that is given no name is called after itself, so that it never passes for the packaged model.
+        """
+        own = self.model_dir is None or "name" in self.model_fields_set
+        return f"{self.name if own else Path(self.model_dir or '').name}/{self.max_tokens}"
 
 
 class HashEmbedderSettings(Strict):
