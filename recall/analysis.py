@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import Stemmer
 
@@ -68,8 +68,7 @@ _NO_MARKS = "\u0300"
 _EM_OPEN, _EM_CLOSE = "<em>", "</em>"
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """One searchable term; `start`/`end` are character offsets of its source in the text as given."""
 
     text: str
@@ -101,13 +100,13 @@ def query_terms(text: str, limit: int = MAX_TERMS) -> list[str]:
 
 def terms(text: str, *, unigrams: bool) -> Iterator[Term]:
     """Terms of `text` with offsets into it; `unigrams` adds the single characters of longer CJK runs."""
-    folded, origin = _fold(text)
+    folded, starts, ends = _fold(text)
     for run in _runs(_marks(folded)).finditer(folded):
         if run.lastgroup == "cjk":
             for first, last in _grams(run.start(), run.end(), unigrams=unigrams):
-                yield Term(folded[first:last], origin[first], origin[last - 1] + 1)
+                yield Term(folded[first:last], starts[first], ends[last - 1])
         elif (word := _word(run.group())) is not None:
-            yield Term(word, origin[run.start()], origin[run.end() - 1] + 1)
+            yield Term(word, starts[run.start()], ends[run.end() - 1])
 
 
 def highlights(text: str, wanted: Collection[str], *, fragments: int = 3, width: int = 160) -> tuple[str, ...]:
@@ -129,34 +128,42 @@ def highlights(text: str, wanted: Collection[str], *, fragments: int = 3, width:
     return tuple(pieces)
 
 
-def _fold(text: str) -> tuple[str, range | list[int]]:
-    """NFKC and casefold of `text`, with the index in `text` that each resulting character came from."""
+def _fold(text: str) -> tuple[str, Sequence[int], Sequence[int]]:
+    """NFKC and casefold of `text`; for each resulting character, start and end of what it came from in `text`."""
     if text.isascii():
-        return text.lower(), range(len(text))
-    out: list[str] = []
-    origin: list[int] = []
-    for start, end in _clusters(text):
-        piece = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text[start:end]).casefold())
-        out.append(piece)
-        # The last character of a cluster carries its end, so that a span never cuts off a combining mark.
-        origin.extend([start] * (len(piece) - 1) + [end - 1] if piece else [])
-    return "".join(out), origin
+        return text.lower(), range(len(text)), range(1, len(text) + 1)
+    if any(map(_joins, set(text))):
+        borders = list(_clusters(text))
+        pieces = [_folded(text[start:end]) for start, end in borders]
+    else:
+        pieces = list(map(_folded, text))
+        if all(len(piece) == 1 for piece in pieces):
+            return "".join(pieces), range(len(text)), range(1, len(text) + 1)
+        borders = [(at, at + 1) for at in range(len(text))]
+    starts = [start for (start, _), piece in zip(borders, pieces, strict=True) for _ in piece]
+    ends = [end for (_, end), piece in zip(borders, pieces, strict=True) for _ in piece]
+    return "".join(pieces), starts, ends
+
+
+@lru_cache(maxsize=65_536)
+def _folded(cluster: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", cluster).casefold())
 
 
 def _clusters(text: str) -> Iterator[tuple[int, int]]:
     """Half-open ranges of a base character with the marks that compose with it; normalising each normalises all."""
     start = 0
     for index in range(1, len(text)):
-        if not unicodedata.combining(text[index]) and not _composes(text[index]):
+        if not _joins(text[index]):
             yield start, index
             start = index
     if text:
         yield start, len(text)
 
 
-def _composes(char: str) -> bool:
-    """Conjoining Hangul vowels and finals, and half-width voicing marks, join the character before them."""
-    return "\u1160" <= char <= "\u11ff" or char in "\uff9e\uff9f"
+def _joins(char: str) -> bool:
+    """Whether normalising may merge `char` with the one before: marks, Hangul vowels and finals, voicing marks."""
+    return unicodedata.combining(char) != 0 or "\u1160" <= char <= "\u11ff" or char in "\uff9e\uff9f"
 
 
 def _grams(start: int, end: int, *, unigrams: bool) -> Iterator[tuple[int, int]]:

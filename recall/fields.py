@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+from contextlib import suppress
 from typing import Literal, get_args
 
 from recall.rows import Json
@@ -97,18 +98,20 @@ def _date(value: object) -> Json:
     if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, str):
-        return dt.date.fromisoformat(value).isoformat()
+        with suppress(ValueError):
+            return dt.date.fromisoformat(value).isoformat()
     raise ValueError(f"expected date (YYYY-MM-DD), got {_shown(value)}")
 
 
 def _datetime(value: object) -> Json:
+    parsed = value
     if isinstance(value, str):
-        value = dt.datetime.fromisoformat(value)
-    if isinstance(value, dt.datetime):
-        try:
-            return canonical_datetime(value)
-        except OverflowError:
-            raise ValueError(f"datetime out of range in UTC: {value}") from None
+        with suppress(ValueError):
+            parsed = dt.datetime.fromisoformat(value)
+    if isinstance(parsed, dt.datetime):
+        # A time that leaves the years 1 to 9999 on its way to UTC has no canonical form.
+        with suppress(OverflowError):
+            return canonical_datetime(parsed)
     raise ValueError(f"expected datetime (ISO 8601), got {_shown(value)}")
 
 
