@@ -92,7 +92,8 @@ class Ingress:
             self._admission,
             self.readiness,
             Metrics(),
-            auth.mcp_hosts,
+            echo_request_id=False,
+            mcp_hosts=auth.mcp_hosts,
         )
         return make_api(front)
 

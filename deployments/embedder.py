@@ -35,6 +35,8 @@ class QueryEmbedder:
         self._embedder = open_embedder(settings)
         # One thread: the model's runtime brings its own; more would only contend. Never the loop itself.
         self._model = ThreadPoolExecutor(1, thread_name_prefix="query-embedder")
+        # Made here and not in the class body, where Serve would keep the queue on the class itself.
+        self._embed = serve.batch(max_batch_size=16, batch_wait_timeout_s=0.0)(self._embed_batch)
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         numbers = BatchNumbers.model_validate(user_config)
@@ -48,8 +50,7 @@ class QueryEmbedder:
         vector: np.ndarray = await self._embed(text)
         return vector
 
-    @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.0)
-    async def _embed(self, texts: list[str]) -> list[np.ndarray]:
+    async def _embed_batch(self, texts: list[str]) -> list[np.ndarray]:
         assert self._embedder is not None
         try:
             vectors = await asyncio.get_running_loop().run_in_executor(self._model, self._embedder.embed, texts)

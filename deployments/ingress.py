@@ -79,6 +79,8 @@ class Front:
     admission: Admission = field(default_factory=lambda: Admission(IngressLimits()))
     readiness: Readiness = always_ready
     observe: Observe = log_line
+    # False behind Serve's proxy, which makes and echoes X-Request-ID itself.
+    echo_request_id: bool = True
     mcp_hosts: tuple[str, ...] = ("localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*", "[::1]", "[::1]:*")
 
 
@@ -115,7 +117,7 @@ def make_api(front: Front) -> FastAPI:
     _health_routes(api, front)
     api.router.add_route("/mcp", mcp, methods=["POST"], include_in_schema=False)
     describe(api)
-    api.add_middleware(Frame, limits=front.admission)
+    api.add_middleware(Frame, front=front)
     return api
 
 
@@ -184,27 +186,28 @@ async def _recall_error(request: Request, error: Exception) -> Response:
 class Frame:
     """Outermost ASGI layer: gives every request its id, echoes it, and bounds the body."""
 
-    def __init__(self, app: ASGIApp, limits: Admission) -> None:
+    def __init__(self, app: ASGIApp, front: Front) -> None:
         self._app = app
-        self._limits = limits
+        self._front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
+        sent, request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = [(name, value) for name, value in message["headers"] if name.lower() != b"x-request-id"]
-                message = {**message, "headers": [*headers, (b"x-request-id", request_id.encode())]}
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
             await send(message)
 
-        await self._app(scope, limited(receive, self._limits.limits.max_body_bytes), stamped)
+        stamp = self._front.echo_request_id or request_id != sent
+        receive = limited(receive, self._front.admission.limits.max_body_bytes)
+        await self._app(scope, receive, stamped if stamp else send)
 
 
-def _request_id(scope: Scope) -> str:
-    """The caller's X-Request-ID when it is harmless, else a new one."""
+def _request_id(scope: Scope) -> tuple[str, str]:
+    """The caller's X-Request-ID, and the id of the request: the same when it is harmless, else a new one."""
     sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
-    return sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
+    return sent, sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
