@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from recall.commands.remote import Refused
 from recall.errors import ChannelError, ConfigError, RecallError
@@ -73,7 +74,7 @@ class Invocation:
             typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
             return
         for picture in pictures:
-            self.out.print(picture)
+            self.out.print(picture, soft_wrap=isinstance(picture, (str, Text)))
 
     def note(self, text: str) -> None:
         """Progress and remarks: on stderr, so that stdout stays the answer."""
