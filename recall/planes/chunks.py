@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recall.errors import ConfigError
+from recall.errors import ConfigError, InvalidRequest, ModelMismatch
 from recall.keys import chunk_key, store_key
+from recall.planes.opening import ModelId
 from recall.ports import WriteFailure
 from recall.rows import Tombstone
 
@@ -49,6 +50,22 @@ def tombstone_table(tenant: str, tombstones: Sequence[Tombstone], schema: pa.Sch
     }
     arrays = [pa.array(columns.get(f.name, [None] * len(keys)), f.type) for f in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def check_dimension(table: pa.Table, model: ModelId, where: str) -> None:
+    """Raise ModelMismatch when the vectors of `table` have another size than those of `model`."""
+    kind = table.schema.field("vector").type if "vector" in table.column_names else None
+    given = getattr(kind, "list_size", model.dim)
+    if given != model.dim:
+        raise ModelMismatch(f"of the chunks ({given} dimensions)", str(model), where)
+
+
+def check_query_vector(vector: np.ndarray, model: ModelId, where: str) -> None:
+    """Raise ModelMismatch for a query of another size, InvalidRequest for one that nothing can be near."""
+    if vector.shape != (model.dim,):
+        raise ModelMismatch(f"of unknown name ({vector.size} dimensions)", str(model), where)
+    if not np.isfinite(vector).all() or not vector.any():
+        raise InvalidRequest("the query vector is all zeros or not finite, so nothing can be near it")
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lancedb.expr import col, lit
 
-from recall.errors import InvalidRequest, ModelMismatch, TerminalStoreError, TransientStoreError
+from recall.errors import TerminalStoreError, TransientStoreError
 from recall.keys import check_tenant, store_key
-from recall.planes.chunks import tombstone_table
+from recall.planes.chunks import check_query_vector, tombstone_table
 from recall.planes.lance_filters import all_of, expression, has_value
 from recall.planes.lance_index import STORE, IndexEntry, TenantIndexes, index_to_read, lance_errors
 from recall.planes.lance_writing import LanceWriter
@@ -115,7 +115,7 @@ class LanceVectors:
 
     def _search(self, indexes: TenantIndexes, query: VectorQuery, left: Left) -> list[VectorHit]:
         entry = self._entry(indexes)
-        self._check_vector(query.vector, indexes.address)
+        check_query_vector(query.vector, self._context.model, f"{STORE} at {indexes.address}")
         table = indexes.table(entry)
         if not query.entities or query.limit < 1:
             return []
@@ -189,13 +189,6 @@ class LanceVectors:
             while len(self._open) > self._settings.open_tenants:
                 self._open.popitem(last=False)
             return indexes
-
-    def _check_vector(self, vector: np.ndarray, address: str) -> None:
-        model = self._context.model
-        if vector.shape != (model.dim,):
-            raise ModelMismatch(f"of unknown name ({vector.size} dimensions)", str(model), f"{STORE} at {address}")
-        if not np.isfinite(vector).all() or not vector.any():
-            raise InvalidRequest("the query vector is all zeros or not finite, so nothing can be near it")
 
     async def _read(self, address: str, timeout_s: float | None, work: Callable[..., T]) -> T:
         """Run `work` on the adapter's threads; it gets a function that tells how much time is left."""

@@ -19,8 +19,17 @@ import pyarrow.compute as pc
 from lancedb.expr import col, lit
 from lancedb.index import Bitmap, BTree, HnswSq
 
-from recall.errors import ModelMismatch, TransientStoreError
-from recall.planes.chunks import Admitted, StoredRow, conform, gate, last_of_each_row, refuse_bad_vectors, stored_rows
+from recall.errors import TransientStoreError
+from recall.planes.chunks import (
+    Admitted,
+    StoredRow,
+    check_dimension,
+    conform,
+    gate,
+    last_of_each_row,
+    refuse_bad_vectors,
+    stored_rows,
+)
 from recall.planes.lance_index import STORE, IndexEntry, TenantIndexes, lance_errors
 from recall.planes.opening import PlaneContext
 from recall.ports import WriteReport
@@ -78,7 +87,7 @@ class LanceWriter:
             indexes.create(self._version, self._model, self._schema)
 
     def write(self, indexes: TenantIndexes, table: pa.Table) -> WriteReport:
-        self._check_dimension(indexes, table)
+        check_dimension(table, self._model, f"{STORE} at {indexes.address}")
         arrivals, failures = refuse_bad_vectors(conform(table, self._schema))
         if not arrivals.num_rows:
             return WriteReport(failures=failures)
@@ -110,13 +119,6 @@ class LanceWriter:
                 entry = indexes.entry(self._version) or entry
                 indexes.update(replace(entry, indexed=True, optimized=table.version))
             indexes.finish(self._version)
-
-    def _check_dimension(self, indexes: TenantIndexes, table: pa.Table) -> None:
-        kind = table.schema.field("vector").type if "vector" in table.column_names else None
-        given = getattr(kind, "list_size", self._model.dim)
-        if given != self._model.dim:
-            model = f"of the chunks ({given} dimensions)"
-            raise ModelMismatch(model, str(self._model), f"{STORE} at {indexes.address}")
 
     def _commit(self, indexes: TenantIndexes, entry: IndexEntry, arrivals: pa.Table) -> Admitted:
         table = indexes.table(entry)
