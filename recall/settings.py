@@ -45,6 +45,43 @@ class LanceDbSettings(Strict):
     open_tenants: int = Field(32, ge=1)
 
 
+class MilvusIndexSettings(Strict):
+    """Vector index of a Milvus collection, metric cosine. `params` build it, `search` go with every query."""
+
+    kind: Literal["HNSW", "DISKANN", "GPU_CAGRA", "AUTOINDEX", "FLAT"] = "HNSW"
+    params: dict[str, int | float | str] = Field(default_factory=dict)
+    search: dict[str, int | float | str] = Field(default_factory=dict)
+
+
+class MilvusSettings(Strict):
+    """Vector plane in a Milvus server. Collections are called `collection`_<index version>[_<tenant>]."""
+
+    kind: Literal["milvus"]
+    uri: str = "http://127.0.0.1:19530"
+    # Name of the variable that holds the token, `user:password` or an API key; null means none.
+    token_env: str | None = None
+    db: str = "default"
+    collection: str = Field("recall", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")
+    # One collection for all tenants (partition key), or one for each.
+    isolation: Literal["shared", "dedicated"] = "shared"
+    index: MilvusIndexSettings = MilvusIndexSettings()
+    consistency: Literal["Strong", "Session", "Bounded", "Eventually"] = "Bounded"
+    batch_rows: int = Field(1000, ge=1, le=10_000)
+    # Chunks written by one load from which on `finish` seals them, so that the server indexes them at once.
+    flush_rows: int = Field(10_000, ge=1)
+    read_timeout_s: float = Field(10.0, gt=0)
+    write_timeout_s: float = Field(120.0, gt=0)
+
+    def token(self, environment: Mapping[str, str] = os.environ) -> str:
+        """The token; ConfigError when its variable is not set."""
+        if self.token_env is None:
+            return ""
+        try:
+            return environment[self.token_env]
+        except KeyError:
+            raise ConfigError(f"planes.vector: the environment variable {self.token_env} is not set") from None
+
+
 class TantivySettings(Strict):
     """Search plane in tantivy indexes, one per tenant and index version."""
 
@@ -113,7 +150,9 @@ class MemorySettings(Strict):
 
 class PlanesSettings(Strict):
     rows: Annotated[SqliteSettings | MemorySettings, Field(discriminator="kind")] = SqliteSettings()
-    vector: Annotated[LanceDbSettings | MemorySettings, Field(discriminator="kind")] = LanceDbSettings()
+    vector: Annotated[LanceDbSettings | MilvusSettings | MemorySettings, Field(discriminator="kind")] = (
+        LanceDbSettings()
+    )
     search: Annotated[TantivySettings | MemorySettings, Field(discriminator="kind")] = TantivySettings()
     graph: Annotated[LadybugSettings | NebulaSettings | MemorySettings, Field(discriminator="kind")] = LadybugSettings()
 
