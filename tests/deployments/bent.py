@@ -1,0 +1,37 @@
+"""Deployments that misbehave on request, put in the place of the real ones by the tests of a running service."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ray import serve
+
+from recall.ports import ChannelQuery
+from recall.results import Candidate, ChannelAnswer
+from recall.rows import Ref
+
+
+@serve.deployment
+class BentSearch:
+    """Answers at once; "slow" takes half a minute, "busy" takes a second. Counts what was cancelled."""
+
+    def __init__(self) -> None:
+        self._seen = {"started": 0, "cancelled": 0}
+
+    async def search(self, query: ChannelQuery) -> ChannelAnswer:
+        if "slow" in query.text:
+            self._seen["started"] += 1
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                self._seen["cancelled"] += 1
+                raise
+        if "busy" in query.text:
+            await asyncio.sleep(1)
+        return ChannelAnswer((Candidate(Ref("asset", "a1"), 1, 1.0),))
+
+    async def health(self, timeout_s: float) -> None:
+        pass
+
+    async def seen(self) -> dict[str, int]:
+        return self._seen
