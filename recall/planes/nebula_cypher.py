@@ -252,12 +252,12 @@ class _Translator:
 
     def _hops(self) -> str:
         self._repeats = True
-        first = self._integer() if self._token.kind == "number" else 1
-        last = first
+        first = last = self._integer() if self._token.kind == "number" else None
         if self._op(".."):
-            if self._token.kind != "number":
-                raise InvalidRequest(f"a repeated relation needs an upper bound of at most {MAX_HOPS}, as in *1..3")
-            last = self._integer()
+            last = self._integer() if self._token.kind == "number" else None
+        if last is None:
+            raise InvalidRequest(f"a repeated relation needs an upper bound of at most {MAX_HOPS}, as in *1..3")
+        first = 1 if first is None else first
         if not 0 <= first <= last <= MAX_HOPS:
             raise InvalidRequest(f"hops *{first}..{last} must grow and stay within {MAX_HOPS}")
         return f"*{first}..{last}"

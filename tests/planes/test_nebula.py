@@ -4,18 +4,22 @@ names (comma-separated `host:port`; user root, password in RECALL_TEST_NEBULA_PA
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import pytest
 from standins.nebula import Server
+from standins.nebula.shapes import shape
 
+from recall.planes.conformance.corpus import corpus
+from recall.planes.conformance.data import Record
 from recall.planes.conformance.durability import DurableConformance
 from recall.planes.conformance.graph import GraphConformance
 from recall.planes.conformance.outage import OutageConformance
 from recall.planes.conformance.suite import Opener
 from recall.planes.nebula import NebulaGraph
+from recall.planes.nebula_replay import read_shapes
 from recall.settings import NebulaSettings
 
 ADDRESSES = os.environ.get("RECALL_TEST_NEBULA_ADDRESSES")
@@ -44,13 +48,28 @@ def server() -> Iterator[Server | None]:
         yield server
 
 
-class TestSharedSpace(GraphConformance, DurableConformance):
+class TestSharedSpace(GraphConformance, DurableConformance, OutageConformance):
     traversable = False
 
     @pytest.fixture(scope="class")
     @classmethod
     def opener(cls, server: Server | None) -> Opener:
-        return partial(NebulaGraph, nebula_settings(server))
+        return partial(NebulaGraph, nebula_settings(server, read_rows=2500))
+
+    @pytest.fixture
+    def outage(self, server: Server | None) -> Callable[[], AbstractContextManager[None]]:
+        if server is None:
+            pytest.skip("a server of somebody else's is not stopped")
+
+        @contextmanager
+        def out() -> Iterator[None]:
+            server.stop()
+            try:
+                yield
+            finally:
+                server.start()
+
+        return out
 
 
 class TestDedicatedSpaces(GraphConformance):
@@ -59,32 +78,24 @@ class TestDedicatedSpaces(GraphConformance):
     def opener(cls, server: Server | None) -> Opener:
         return partial(NebulaGraph, nebula_settings(server, isolation="dedicated", space="own"))
 
-
-@pytest.mark.skipif(ADDRESSES is not None, reason="a server of somebody else's is not stopped")
-class TestOutage(OutageConformance, GraphConformance):
-    """Only the tests of outages; everything else has run above."""
-
-    traversable = False
-
     @pytest.fixture(scope="class")
     @classmethod
-    def own_server(cls) -> Iterator[Server]:
-        with Server() as server:
-            yield server
+    def records(cls) -> Sequence[Record]:
+        # The filters are the same text as in a shared space, where the whole corpus is asked.
+        return corpus(300)
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def opener(cls, own_server: Server) -> Opener:
-        return partial(NebulaGraph, nebula_settings(own_server))
 
-    @pytest.fixture
-    def outage(self, own_server: Server) -> Callable[[], AbstractContextManager[None]]:
-        @contextmanager
-        def out() -> Iterator[None]:
-            own_server.stop()
-            try:
-                yield
-            finally:
-                own_server.start()
+class TestShapes:
+    """Last in this file, so that all statements of the suite have been sent."""
 
-        return out
+    def test_every_statement_that_was_sent_has_its_shape_in_the_file(self, server: Server | None) -> None:
+        if server is None or len(server.statements) < 1000:
+            pytest.skip("the suite did not run on the stand-in before this test")
+        known = [shape(entry.statement) for entry in read_shapes()]
+        frames = {frame for frame, _ in known}
+        conditions = frozenset[str]().union(*(found for _, found in known))
+        # Inserts differ in their rows only: one of each kind tells.
+        kinds = {sent.split(" VALUES ")[0]: sent for sent in server.statements if not sent.startswith("USE ")}
+        sent = {shape(statement) for statement in kinds.values()}
+        assert {frame for frame, _ in sent} - frames == set()
+        assert frozenset[str]().union(*(found for _, found in sent)) - conditions == set()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cmp_to_key
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from standins.nebula.evaluation import Compiled, Scope, compile_expression
 from standins.nebula.lexer import not_understood
@@ -14,13 +14,18 @@ Row = list[object]
 AGGREGATES = frozenset({"count", "collect", "sum", "min", "max", "avg"})
 
 
-def project(columns: Yield, scopes: Iterable[Scope], params: Mapping[str, object]) -> list[Row]:
-    """One row a scope, or one a group when a column aggregates (the other columns are the key)."""
+def project(
+    columns: Yield, scopes: Iterable[Scope], params: Mapping[str, object], enough: int | None = None
+) -> list[Row]:
+    """One row a scope, or one a group when a column aggregates (the other columns are the key).
+
+    Stops at `enough` rows where that changes nothing.
+    """
     if any(_aggregates(column.of) for column in columns.columns):
         return group(None, columns, scopes, params)
     compiled = [compile_expression(column.of, params) for column in columns.columns]
-    rows = [[column(scope) for column in compiled] for scope in scopes]
-    return distinct(rows) if columns.distinct else rows
+    rows = ([column(scope) for column in compiled] for scope in scopes)
+    return list(islice(distinct(rows) if columns.distinct else rows, enough))
 
 
 def group(
@@ -35,27 +40,27 @@ def group(
         groups[()] = []
     outputs = [_output(column.of, params) for column in columns.columns]
     rows = [[output(members) for output in outputs] for members in groups.values()]
-    return distinct(rows) if columns.distinct else rows
+    return list(distinct(rows)) if columns.distinct else rows
 
 
-def distinct(rows: Iterable[Row]) -> list[Row]:
-    return list({tuple(hashable(value) for value in row): row for row in reversed(list(rows))}.values())[::-1]
+def distinct(rows: Iterable[Row]) -> Iterator[Row]:
+    seen: set[tuple[object, ...]] = set()
+    for row in rows:
+        key = tuple([hashable(value) for value in row])
+        if key not in seen:
+            seen.add(key)
+            yield row
 
 
 def ordered(
     pairs: list[tuple[Scope, Row]], keys: Sequence[tuple[Expr, bool]], params: Mapping[str, object]
 ) -> list[Row]:
     """Rows sorted by expressions over their scopes; `True` in a key means descending."""
-    compiled: list[tuple[Compiled, bool]] = [(compile_expression(of, params), down) for of, down in keys]
-
-    def compare(left: tuple[Scope, Row], right: tuple[Scope, Row]) -> int:
-        for key, down in compiled:
-            a, b = sort_key(key(left[0])), sort_key(key(right[0]))
-            if a != b:
-                return (1 if a > b else -1) * (-1 if down else 1)  # type: ignore[operator]
-        return 0
-
-    return [row for _, row in sorted(pairs, key=cmp_to_key(compare))]
+    # Stable sorts, the last key first.
+    for of, down in reversed(keys):
+        key: Compiled = compile_expression(of, params)
+        pairs = sorted(pairs, key=lambda pair: sort_key(key(pair[0])), reverse=down)
+    return [row for _, row in pairs]
 
 
 def _aggregates(of: Expr) -> bool:

@@ -28,6 +28,8 @@ from standins.nebula.values import Edge, Path, Vertex, equal, less
 class Lookup(Protocol):
     def vertex(self, vid: object) -> Vertex: ...
 
+    def tag_prop(self, vid: object, tag: str, name: str) -> object: ...
+
 
 @dataclass(slots=True)
 class Scope:
@@ -88,7 +90,12 @@ class _Compiler:
         if isinstance(of.of, Ref) and of.of.name == "$-":
             return lambda scope: scope.input.get(name)
         if isinstance(of.of, Attr) and isinstance(of.of.of, (Ref, Name)):
-            owner, tag = self.compile(of.of.of), of.of.name
+            tag = of.of.name
+            if of.of.of == Ref("$$"):
+                return lambda scope: scope.space.tag_prop(scope.reached, tag, name)
+            if of.of.of == Ref("$^"):
+                return lambda scope: scope.space.tag_prop(scope.start, tag, name)
+            owner = self.compile(of.of.of)
             return lambda scope: _tag_prop(owner(scope), tag, name)
         owner = self.compile(of.of)
         return lambda scope: _plain_prop(owner(scope), name)

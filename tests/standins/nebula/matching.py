@@ -63,6 +63,9 @@ class _Nowhere:
     def vertex(self, vid: object) -> Vertex:
         raise not_understood("a vertex in LIMIT")
 
+    def tag_prop(self, vid: object, tag: str, name: str) -> object:
+        raise not_understood("a vertex in LIMIT")
+
 
 class _Matcher:
     def __init__(self, space: Space, match: Match, params: Params) -> None:

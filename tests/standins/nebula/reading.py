@@ -53,19 +53,32 @@ class _NoSpace:
     def vertex(self, vid: object) -> object:
         raise NgqlError(SEMANTIC, "SemanticError: Space was not chosen.")
 
+    def tag_prop(self, vid: object, tag: str, name: str) -> object:
+        raise NgqlError(SEMANTIC, "SemanticError: Space was not chosen.")
+
 
 def read(space: Space | None, statement: Statement, params: Params, catalogue: Catalogue) -> Answer:
     if isinstance(statement, Piped):
         answer = None
-        for part in statement.parts:
-            answer = _Reader(space, params, catalogue, answer).run(part)
+        for part, following in zip(statement.parts, (*statement.parts[1:], None), strict=True):
+            enough = following.offset + following.count if isinstance(following, Limit) else None
+            answer = _Reader(space, params, catalogue, answer, enough).run(part)
         assert answer is not None
         return answer
     return _Reader(space, params, catalogue, None).run(statement)
 
 
 class _Reader:
-    def __init__(self, space: Space | None, params: Params, catalogue: Catalogue, piped: Answer | None) -> None:
+    def __init__(
+        self,
+        space: Space | None,
+        params: Params,
+        catalogue: Catalogue,
+        piped: Answer | None,
+        enough: int | None = None,
+    ) -> None:
+        # `enough`: rows after which a LIMIT looks no further.
+        self._enough = enough
         self._maybe = space
         self._params = params
         self._catalogue = catalogue
@@ -132,11 +145,12 @@ class _Reader:
         _known_tags(self.space, statement.where, names)
         test = compile_expression(statement.where, self._params) if statement.where is not None else None
         scopes = (scope for scope in self._steps(statement, names) if test is None or test(scope) is True)
-        return Answer(_names(statement.columns), project(statement.columns, scopes, self._params))
+        return Answer(_names(statement.columns), project(statement.columns, scopes, self._params, self._enough))
 
     def _steps(self, statement: Go, names: tuple[str, ...]) -> Iterator[Scope]:
         frontier, inputs = self._start(statement.start)
         first, last = statement.steps
+        by_type = _mentions(statement.where, names) or any(_mentions(c.of, names) for c in statement.columns.columns)
         if inputs is not None and last > 1:
             raise not_understood("several steps from piped vertices")
         if statement.limits is not None and (len(statement.limits) != last or len(frontier) != 1 or last != 1):
@@ -152,7 +166,7 @@ class _Reader:
                     reached[other] = None
                     if step >= first:
                         for row in inputs[vid] if inputs is not None else ({},):
-                            props = {name: _Props(edge, name) for name in names}
+                            props = {name: _Props(edge, name) for name in names} if by_type else _NO_NAMES
                             yield Scope(self.space, props, edge, vid, other, row)
             frontier = list(reached)
 
@@ -246,6 +260,9 @@ class _Reader:
         return Answer(list(statement.names), rows)
 
 
+_NO_NAMES: dict[str, object] = {}
+
+
 class _Props(dict):  # type: ignore[type-arg]
     """Properties of the edge under the name of its type, null under the others: `LIKES.weight`."""
 
@@ -268,6 +285,17 @@ def _fields_of(of: Expr | Column, tag: str) -> Iterator[str]:
         yield of.left.name
     else:
         raise NgqlError(SEMANTIC, "SemanticError: Expression not supported yet")
+
+
+def _mentions(of: object, names: tuple[str, ...]) -> bool:
+    """Whether an expression reads an edge property by the name of the edge type."""
+    if isinstance(of, Name):
+        return of.name in names
+    if isinstance(of, (tuple, list)):
+        return any(_mentions(item, names) for item in of)
+    return any(
+        _mentions(getattr(of, part), names) for part in ("of", "left", "right", "args", "items") if hasattr(of, part)
+    )
 
 
 def _known_tags(space: Space, of: object, names: tuple[str, ...]) -> None:

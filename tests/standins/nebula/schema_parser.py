@@ -28,8 +28,8 @@ class SchemaRules(Cursor):
         if self.word("TAG", "INDEX"):
             return self._create_index()
         edge = self.word("EDGE")
-        if not edge:
-            self.need_word("TAG")
+        if not edge and not self.word("TAG"):
+            raise not_understood(f"CREATE {self.token.text}")
         unless_there = self._if_not_exists()
         name = self.identifier()
         return CreateSchema(edge, name, unless_there, self._props())

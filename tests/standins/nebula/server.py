@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nebula3.common import ttypes
@@ -40,6 +41,8 @@ class Faults:
     silent: bool = False
     # Statements containing this text end their connection before they run.
     poison: str | None = None
+    # Told of every statement after it ran and before it is answered.
+    watch: Callable[[str], None] | None = None
     rng: random.Random = field(default_factory=lambda: random.Random(7))
 
 
@@ -235,6 +238,8 @@ class _Handler(GraphService.Iface):
             self._drop()
         params = {_text(name): from_wire(value) for name, value in (parameterMap or {}).items()}
         response = self._server.execute(sessionId or 0, text, params)
+        if faults.watch is not None:
+            faults.watch(text)
         if faults.lost_answers > 0:
             faults.lost_answers -= 1
             self._drop()

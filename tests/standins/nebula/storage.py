@@ -169,6 +169,10 @@ class Space:
     def vertex(self, vid: object) -> Vertex:
         return Vertex(vid, self.vertices.get(vid, {}))
 
+    def tag_prop(self, vid: object, tag: str, name: str) -> object:
+        held = self.vertices.get(vid)
+        return None if held is None or tag not in held else held[tag].get(name)
+
     def links(self, vid: object, names: tuple[str, ...], direction: str) -> Iterator[tuple[Edge, object]]:
         """Edges at `vid` and the vertex each one reaches."""
         wanted = frozenset(names)

@@ -34,6 +34,8 @@ class Path:
 
 
 def equal(left: object, right: object) -> bool | None:
+    if type(left) is str and type(right) is str:
+        return left == right
     if left is None or right is None:
         return None
     if isinstance(left, bool) or isinstance(right, bool):
@@ -61,6 +63,8 @@ def less(left: object, right: object) -> bool | None:
 
 def hashable(value: object) -> object:
     """Key under which DISTINCT and GROUP BY tell values apart."""
+    if type(value) is str:
+        return value
     if isinstance(value, list):
         return tuple(hashable(item) for item in value)
     if isinstance(value, dict):

@@ -1,0 +1,77 @@
+"""A TCP line to a server that a test can cut and mend. Knows nothing of what goes over it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Line:
+    """Listens on `port` of the loopback interface and forwards to `target`, until it is cut."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self._target = target
+        self._sockets: set[socket.socket] = set()
+        self._guard = threading.Lock()
+        self._listener: socket.socket | None = None
+        self.mend()
+
+    def mend(self) -> None:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.port))
+        listener.listen(64)
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def cut(self) -> None:
+        """Refuse new connections and reset the open ones."""
+        with self._guard:
+            ends, self._sockets = [self._listener, *self._sockets], set()
+            self._listener = None
+        for end in ends:
+            if end is not None:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        self.cut()
+        try:
+            yield
+        finally:
+            self.mend()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target), timeout=5)
+            except OSError:
+                if self._listener is not listener:
+                    return
+                continue
+            far.settimeout(None)
+            with self._guard:
+                self._sockets |= {near, far}
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

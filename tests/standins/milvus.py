@@ -1,0 +1,89 @@
+"""Milvus servers on the loopback interface: Milvus Lite in server mode, and the real server of the package `milvus`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pymilvus import MilvusClient
+from pymilvus.exceptions import MilvusException
+from standins.line import free_port
+
+ROOT = Path(__file__).parents[2]
+START_S = 90
+# Runs in the server package's own environment; ends with its standard input, so that no server outlives its test.
+_LAUNCH = """
+import os, signal, sys
+from milvus import MilvusServer
+server = MilvusServer()
+server.set_base_dir(sys.argv[1])
+server.listen_port = int(sys.argv[2])
+server.start()
+print("up", flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
+class CannotStart(Exception):
+    """The server cannot be started here; says why."""
+
+
+@contextmanager
+def lite_server(folder: Path) -> Iterator[int]:
+    """Milvus Lite; yields its port."""
+    program = Path(sys.executable).with_name("milvus-lite")
+    if not program.exists():
+        raise CannotStart("milvus-lite is not installed: pip install milvus-lite")
+    port = free_port()
+    command = [str(program), "server", "--data-dir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    with _running(command, port) as ready:
+        yield ready
+
+
+@contextmanager
+def real_server(folder: Path) -> Iterator[int]:
+    """Milvus 2.3.5 from its own environment (`MILVUS_SERVER_PYTHON`, else build/milvus-venv); yields its port."""
+    python = Path(os.environ.get("MILVUS_SERVER_PYTHON", ROOT / "build" / "milvus-venv" / "bin" / "python"))
+    if not python.exists():
+        raise CannotStart(f"no {python}: python3 -m venv build/milvus-venv && pip install milvus==2.3.5 there")
+    port = free_port()
+    with _running([str(python), "-c", _LAUNCH, str(folder), str(port)], port) as ready:
+        yield ready
+
+
+@contextmanager
+def _running(command: Sequence[str], port: int) -> Iterator[int]:
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _await(process, port)
+        yield port
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        if "server" in command:
+            process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _await(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise CannotStart(f"{process.args!r:.200} ended with {process.returncode}")
+        try:
+            MilvusClient(f"http://127.0.0.1:{port}", timeout=2).close()
+        except MilvusException:
+            time.sleep(0.1)
+        else:
+            return
+    raise CannotStart(f"no answer on port {port} within {START_S} s")
