@@ -30,6 +30,9 @@ _GATE = "gate.lock"
 # The engine reserves this much address space per open database; its default of 8 TiB lets only a few be open.
 _ADDRESS_SPACE = 1 << 36
 _QUERY_THREADS = 2
+# A checkpoint holds every group of edges that the session touched: 20,000 rewritten rows with 40,000 edges in a graph
+# of 200,000 need more than 128 MB and less than 512.
+_WRITER_POOLS = 4
 _OPENING_PATIENCE_S = 30.0
 _POLL_S = 0.005
 
@@ -69,7 +72,7 @@ def write_session(folder: Path, buffer_pool: int) -> Iterator[ladybug.Connection
     files.
     """
     with _gate(folder, fcntl.LOCK_EX), engine_errors(folder):
-        database = _open(folder, buffer_pool, read_only=False)
+        database = _open(folder, buffer_pool * _WRITER_POOLS, read_only=False)
         connection = ladybug.Connection(database)
         try:
             connection.execute("BEGIN TRANSACTION").close()
@@ -82,8 +85,16 @@ def write_session(folder: Path, buffer_pool: int) -> Iterator[ladybug.Connection
             raise
         finally:
             connection.close()
-            database.close()
+            _checkpointed(database)
         bump(folder)
+
+
+def _checkpointed(database: ladybug.Database) -> None:
+    try:
+        with ladybug.Connection(database) as connection:
+            connection.execute("CHECKPOINT").close()
+    finally:
+        database.close()
 
 
 def bump(folder: Path) -> None:
@@ -100,6 +111,8 @@ def _open(folder: Path, buffer_pool: int, *, read_only: bool) -> ladybug.Databas
         max_num_threads=_QUERY_THREADS,
         max_db_size=_ADDRESS_SPACE,
         read_only=read_only,
+        # A checkpoint needs the memory that the connection's statements still hold: it waits until the session ends.
+        auto_checkpoint=False,
     )
 
 
@@ -151,9 +164,7 @@ class Readers:
 
         A connection keeps every statement it ever ran, with the memory of its last result, so each call has its own.
         """
-        with self._guard:
-            handle = self._current(folder)
-            handle.users += 1
+        handle = self._acquired(folder)
         connection = ladybug.Connection(handle.database)
         try:
             connection.set_query_timeout(0 if timeout_s is None else max(1, int(timeout_s * 1000)))
@@ -170,16 +181,28 @@ class Readers:
             for folder in list(self._handles):
                 self._retire(folder)
 
-    def _current(self, folder: Path) -> _Handle:
-        version = (folder / VERSION).read_text()
-        handle = self._handles.get(folder)
-        if handle is None or handle.version != version:
-            opened = self._reopened(folder, waiting=handle is None)
+    def _acquired(self, folder: Path) -> _Handle:
+        """The newest handle that can be had, counted as in use. Opening happens outside the lock."""
+        with self._folders.mapped(folder):
+            version = (folder / VERSION).read_text()
+            with self._guard:
+                known = self._handles.get(folder)
+                if known is not None and known.version == version:
+                    return self._used(folder, known)
+            opened = self._reopened(folder, waiting=known is None)
+        with self._guard:
             if opened is not None:
                 self._retire(folder)
-                handle = self._handles[folder] = opened
-        assert handle is not None
-        self._handles.move_to_end(folder)
+                self._handles[folder] = opened
+            handle = self._handles.get(folder)
+            if handle is None:
+                raise TransientStoreError(STORE, str(folder), "it was closed while it was being opened; try again")
+            return self._used(folder, handle)
+
+    def _used(self, folder: Path, handle: _Handle) -> _Handle:
+        handle.users += 1
+        if folder in self._handles:
+            self._handles.move_to_end(folder)
         while len(self._handles) > self._size:
             self._retire(next(iter(self._handles)))
         return handle
@@ -203,7 +226,7 @@ class Readers:
             if "recovery is pending" not in str(error):
                 raise
         with self._folders.writing(folder):
-            _open(folder, self._buffer_pool, read_only=False).close()
+            _open(folder, self._buffer_pool * _WRITER_POOLS, read_only=False).close()
         return _open(folder, self._buffer_pool, read_only=True)
 
     def _retire(self, folder: Path) -> None:

@@ -25,9 +25,9 @@ CREATE UNIQUE INDEX IF NOT EXISTS rows_ref ON rows (entity, id);
 CREATE INDEX IF NOT EXISTS rows_live ON rows (live, entity);
 CREATE TABLE IF NOT EXISTS edges (
     owner TEXT NOT NULL, rel TEXT NOT NULL, source_entity TEXT NOT NULL, source_id TEXT NOT NULL,
-    target_entity TEXT NOT NULL, target_id TEXT NOT NULL,
-    PRIMARY KEY (owner, rel, source_entity, source_id, target_entity, target_id)
-) WITHOUT ROWID;
+    target_entity TEXT NOT NULL, target_id TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS edges_owner ON edges (owner);
 CREATE INDEX IF NOT EXISTS edges_source ON edges (source_entity, source_id);
 CREATE INDEX IF NOT EXISTS edges_target ON edges (target_entity, target_id);
 CREATE TABLE IF NOT EXISTS journal (
@@ -41,20 +41,22 @@ CREATE TEMP TABLE IF NOT EXISTS risen (entity TEXT, id TEXT, PRIMARY KEY (entity
 DELETE FROM touched;
 DELETE FROM risen;
 """
+# CROSS JOIN keeps the order: from the few rows of the batch to their edges, never the other way round.
 _LINKABLE = """
 WITH wanted AS (
-    SELECT e.* FROM touched JOIN edges e ON e.owner = touched.key
-    UNION SELECT e.* FROM risen JOIN edges e ON e.source_entity = risen.entity AND e.source_id = risen.id
-    UNION SELECT e.* FROM risen JOIN edges e ON e.target_entity = risen.entity AND e.target_id = risen.id
+    SELECT e.* FROM touched CROSS JOIN edges e ON e.owner = touched.key
+    UNION SELECT e.* FROM risen CROSS JOIN edges e ON e.source_entity = risen.entity AND e.source_id = risen.id
+    UNION SELECT e.* FROM risen CROSS JOIN edges e ON e.target_entity = risen.entity AND e.target_id = risen.id
 )
 SELECT wanted.* FROM wanted
-JOIN rows s ON s.entity = source_entity AND s.id = source_id AND s.live
-JOIN rows t ON t.entity = target_entity AND t.id = target_id AND t.live
+CROSS JOIN rows s ON s.entity = source_entity AND s.id = source_id AND s.live
+CROSS JOIN rows t ON t.entity = target_entity AND t.id = target_id AND t.live
 """
 _UNLINKED = """
-SELECT owner, rel, source_entity, source_id FROM touched JOIN edges ON owner = touched.key
+SELECT owner, rel, source_entity, source_id FROM touched CROSS JOIN edges ON owner = touched.key
 UNION SELECT owner, rel, source_entity, source_id FROM journal
 """
+_CACHE_KB = 65_536
 _TIMEOUT_S = 30.0
 _KEYS_PER_READ = 500
 
@@ -98,6 +100,7 @@ def opened(path: Path) -> Iterator[Ledger]:
     """The ledger at `path`; what was not committed is undone at the end."""
     connection = sqlite3.connect(path, timeout=_TIMEOUT_S, isolation_level=None)
     try:
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         yield Ledger(connection)
     finally:
         connection.close()
@@ -146,8 +149,8 @@ class Ledger:
         run.executemany("INSERT OR IGNORE INTO risen VALUES (?, ?)", risen)
         unlink = run.execute(_UNLINKED).fetchall()
         run.executemany("DELETE FROM edges WHERE owner = ?", ((row.key,) for row in rows))
-        run.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?)", rows)
-        run.executemany("INSERT OR IGNORE INTO edges VALUES (?, ?, ?, ?, ?, ?)", edges)
+        run.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?)", sorted(rows))
+        run.executemany("INSERT INTO edges VALUES (?, ?, ?, ?, ?, ?)", edges)
         return Relinking(unlink, [LedgerEdge(*edge) for edge in run.execute(_LINKABLE)])
 
     def commit(self) -> None:
