@@ -127,6 +127,11 @@ def bounded_cypher(query: str, limit: int) -> str:
     return plain.removesuffix(asked) + str(min(int(asked), limit))
 
 
+def parameters(query: str) -> frozenset[str]:
+    """Names of the parameters that `query` asks for, without their `$`."""
+    return frozenset(token.text[1:] for token in _tokens(query) if token.kind == "param")
+
+
 def hop_query(source: str, rels: Sequence[str], target: str, hops: int) -> str:
     """The portable form every graph plane understands: ids of `target` rows within `hops` of the `source` row `$id`.
 

@@ -26,7 +26,7 @@ from recall.planes.ladybug_schema import GraphNames, Hop, hop
 from recall.planes.ladybug_writing import GraphBatch, ledger_rows, owned_edges
 from recall.planes.opening import PlaneContext
 from recall.ports import Link, NeighbourQuery, Neighbours, WriteReport
-from recall.readonly import bounded_cypher
+from recall.readonly import bounded_cypher, parameters
 from recall.rows import Caller, Json, Ref, Tombstone
 from recall.schema import edge_schema, node_schema
 from recall.settings import LadybugSettings
@@ -123,6 +123,9 @@ class LadybugGraph:
         if caller.scope is not None:
             raise Forbidden("graph_traverse cannot be confined to a scope: use a credential of the whole tenant")
         bounded = bounded_cypher(query, limit)
+        # The engine would take a parameter that nobody gave for a null and find nothing.
+        if missing := parameters(query) - params.keys():
+            raise InvalidRequest(f"graph query: no value for ${', $'.join(sorted(missing))} in params")
         path = self._folders.path(caller.tenant)
         return await self._threads.run(
             str(path), timeout_s, lambda: self._traverse(caller.tenant, bounded, params, timeout_s)[:limit]

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from recall.errors import Forbidden, InvalidRequest
-from recall.readonly import bounded_cypher, check_cypher, check_ngql, hop_query, quoted
+from recall.readonly import bounded_cypher, check_cypher, check_ngql, hop_query, parameters, quoted
 
 WRITES = [
     "CREATE",
@@ -203,6 +203,10 @@ def test_every_query_is_bounded(query: str, bounded: str) -> None:
 def test_a_limit_that_cannot_be_checked_is_refused(limit: str) -> None:
     with pytest.raises(InvalidRequest, match="LIMIT"):
         bounded_cypher(f"MATCH (n) RETURN n LIMIT {limit}", 10)
+
+
+def test_parameters_are_told_apart_from_text() -> None:
+    assert parameters("MATCH (n {id: $id}) WHERE n.a = '$no' AND n.`$no` > $最小 RETURN n // $no") == {"id", "最小"}
 
 
 def test_a_query_that_returns_nothing_is_refused() -> None:
