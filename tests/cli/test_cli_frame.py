@@ -2,9 +2,9 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -39,17 +39,13 @@ def test_help_imports_no_engine_and_no_client() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_help_is_there_before_a_reader_notices() -> None:
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", ""], capture_output=True, check=True)
-        bare = time.perf_counter() - started
-        started = time.perf_counter()
-        code = "import sys; sys.argv = ['recall', '--help']; from recall.cli import main; main()"
-        subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=True)
-        times.append(time.perf_counter() - started - bare)
-    assert min(times) < 0.5
+def test_help_costs_less_than_half_a_second() -> None:
+    """Processor time, not wall time: other work on the machine must not fail the test."""
+    code = "import sys; sys.argv = ['recall', '--help']; from recall.cli import main; main()"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 
 @pytest.mark.parametrize(
