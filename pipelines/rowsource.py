@@ -19,9 +19,6 @@ from recall.errors import IndexMissing
 from recall.ports import Page, RowStore
 from recall.records import record, seen_by
 
-# Pages of one read task: stores are opened once per task, and a task's pages are read one after the other.
-PAGES_PER_TASK = 8
-
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
@@ -47,7 +44,7 @@ def plan_pages(lane: Lane, rows: RowStore, limit: int | None) -> list[PageRead]:
 
 
 class ChangedRows(Datasource):
-    """Rows of `pages` that differ from what the lane's plane holds, with the tally of each page."""
+    """Rows of `pages` that differ from what the lane's plane holds, with a tally of each page."""
 
     def __init__(self, lane: Lane, pages: Sequence[PageRead]) -> None:
         super().__init__()
@@ -63,27 +60,24 @@ class ChangedRows(Datasource):
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: DataContext | None = None
     ) -> list[ReadTask]:
-        lane = self._lane
-        size = max(1, min(PAGES_PER_TASK, len(self._pages) // max(1, parallelism)))
-        groups = [self._pages[first : first + size] for first in range(0, len(self._pages), size)]
-        return [_task(partial(read_changed, lane, group)) for group in groups]
+        # One page a task: Ray joins what a task yields into one block, and a block is what progress moves by.
+        return [_task(partial(read_changed, self._lane, page)) for page in self._pages]
 
 
-def read_changed(lane: Lane, pages: Sequence[PageRead]) -> Iterator[pa.Table]:
-    """One table of changed rows and their tally per page."""
+def read_changed(lane: Lane, read: PageRead) -> Iterator[pa.Table]:
+    """The changed rows of one page, with its tally."""
     retries = lane.settings.pipeline.write_retries
+    entity = lane.registry.entity(read.entity)
     with lane.rows() as rows, lane.store() as store:
-        for read in pages:
-            entity = lane.registry.entity(read.entity)
-            found = patiently(partial(rows.read_page, lane.tenant, read.entity, read.page), retries)
-            records = [record(lane.plane, lane.tenant, entity, row) for row in found[: read.limit]]
-            keys = [item.key for item in records]
-            try:
-                stored = patiently(partial(store.hashes, lane.tenant, keys), retries)
-            except IndexMissing:
-                stored = {}
-            changed, tally = changed_rows(records, stored)
-            yield pending_table(changed, tally, lane.pending_schema)
+        found = patiently(lambda: rows.read_page(lane.tenant, read.entity, read.page), retries)
+        records = [record(lane.plane, lane.tenant, entity, row) for row in found[: read.limit]]
+        keys = [item.key for item in records]
+        try:
+            stored = patiently(lambda: store.hashes(lane.tenant, keys), retries)
+        except IndexMissing:
+            stored = {}
+    changed, tally = changed_rows(records, stored)
+    yield pending_table(changed, tally, lane.pending_schema)
 
 
 class StagedParts(Datasource):

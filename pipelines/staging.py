@@ -42,7 +42,7 @@ def stage_rows(
 def _receipts(lane: Lane, pages: Sequence[PageRead], folder: Folder | None) -> Dataset:
     shares = Shares.of(lane.settings)
     changed = ray.data.read_datasource(
-        ChangedRows(lane, pages), num_cpus=shares.cpus, concurrency=shares.readers, override_num_blocks=shares.readers
+        ChangedRows(lane, pages), num_cpus=shares.cpus, concurrency=shares.readers, override_num_blocks=len(pages)
     )
     if folder is None:
         return changed.map_batches(count_rows, batch_format="pyarrow", num_cpus=shares.cpus)

@@ -1,6 +1,7 @@
 """A tenant in embedded stores under one folder: rows in, backfills, what the planes hold. Also a script to be killed.
 
-As a script: `python tenant.py FOLDER KILL_AT` back-fills FOLDER and kills itself at `plane:step:n`, or never at "".
+As a script: `python tenant.py FOLDER AT` fills one plane of FOLDER and kills itself at the n-th step `plane:step:n`, or
+at `vector:embed:n` together with the worker that embeds, after the n-th call of the model.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ ENTITIES = {
         "site": {"columns": {"name": "string"}, "search": {"fields": ["name"]}},
     }
 }
-SIZES = {"rows_per_part": 50, "load_rows": 20, "write_retries": 8}
+# Parts of few rows, so that a small tenant takes several steps in every stage.
+SIZES = {"rows_per_part": 40, "load_rows": 20, "write_retries": 8}
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,8 @@ class Tenant:
         asyncio.run(store.close())
 
     def backfill(self, planes: Sequence[str] = PLANES, **options: object) -> BackfillSummary:
-        return run_backfill(
-            self.settings,
-            self.registry,
-            self.name,
-            planes=planes,
-            open_model=options.pop("model", self.model),
-            **options,
-        )
+        options.setdefault("open_model", self.model)
+        return run_backfill(self.settings, self.registry, self.name, planes=planes, **options)
 
     def lane(self, plane: str) -> Lane:
         return Lane(plane, self.name, self.settings, self.registry, self.model)
@@ -109,7 +105,7 @@ class Tenant:
             return asyncio.run(store.count(self.name)), store.hashes(self.name, keys)
 
     def start_and_kill(self, at: str) -> None:
-        """A backfill in a process of its own that dies with SIGKILL at `at`."""
+        """A backfill of one plane in a process of its own that dies with SIGKILL at `at`."""
         address = ray.get_runtime_context().gcs_address
         command = [sys.executable, __file__, str(self.folder), at]
         done = subprocess.run(
@@ -144,11 +140,11 @@ def main(folder: str, at: str) -> None:
         if f"{name}:{seen[name]}" == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    kind, _, call = at.partition(":")
+    plane, step, call = at.split(":")
     model = tenant.model
-    if kind == "embed":
+    if step == "embed":
         model = Counted(model.log, kill_at=int(call), driver=os.getpid())
-    print(tenant.backfill(on_progress=killer, open_model=model).line())
+    print(tenant.backfill([plane], on_progress=killer, open_model=model).line())
 
 
 if __name__ == "__main__":

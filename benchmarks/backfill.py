@@ -1,0 +1,221 @@
+"""What a backfill costs beside its embedder: rows/s of both in one run, start of Ray, peak memory, memory slope.
+
+python benchmarks/backfill.py --rows 20000
+python benchmarks/backfill.py --rows 20000 --embedder hash --slope
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipelines.backfill import BackfillSummary, run_backfill
+from pipelines.importing import run_import
+from recall.models import open_embedder
+from recall.records import PLANES
+from recall.registry import Registry
+from recall.settings import Settings
+
+REGISTRY = Registry.parse(
+    {
+        "entities": {
+            "note": {
+                "columns": {"title": "string", "year": {"type": "int", "filterable": True}, "site": "string"},
+                "search": {"fields": ["title"]},
+                "embed": {"fields": ["title"]},
+                "edges": [{"field": "site", "rel": "AT", "target": "site"}],
+            },
+            "site": {"columns": {"name": "string"}},
+        }
+    }
+)
+WORDS = tuple(
+    [
+        "pump",
+        "valve",
+        "sensor",
+        "alarm",
+        "pressure",
+        "temperature",
+        "night",
+        "shift",
+        "report",
+        "leak",
+        "north",
+        "hall",
+        "bearing",
+        "motor",
+        "cooling",
+        "line",
+        "operator",
+        "replaced",
+        "checked",
+        "vibration",
+        "again",
+        "before",
+        "after",
+        "the",
+        "of",
+        "in",
+        "was",
+        "is",
+        "with",
+        "no",
+        "sign",
+        "repair",
+        "oil",
+        "seal",
+        "filter",
+    ]
+)
+
+
+def texts(count: int) -> list[str]:
+    """Sentences of 8 to 24 words, the same in every run."""
+    chance = random.Random(7)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(8, 24))) + f" {number}" for number in range(count)]
+
+
+def write_rows(folder: Path, count: int) -> Path:
+    path = folder / "note.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for number, text in enumerate(texts(count)):
+            row = {"id": f"n{number}", "title": text, "year": 1990 + number % 30, "site": f"s{number % 100}"}
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def bare(settings: Settings, count: int) -> float:
+    """Rows/s of the embedder alone, in this process, in batches of `rows_per_part`; loading it not counted."""
+    model = open_embedder(settings.embedder)
+    assert model is not None
+    rows = texts(count)
+    model.embed(rows[:64])
+    started = time.perf_counter()
+    size = settings.pipeline.rows_per_part
+    for first in range(0, count, size):
+        model.embed(rows[first : first + size])
+    return count / (time.perf_counter() - started)
+
+
+class Memory(threading.Thread):
+    """Samples the memory of this process's family (proportional set size, so that shared pages count once)."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.samples: list[tuple[float, int]] = []
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        while not self._done.wait(0.5):
+            self.samples.append((time.perf_counter(), sum(_pss(pid) for pid in _family())))
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join()
+
+    @property
+    def peak_mb(self) -> float:
+        return max(size for _, size in self.samples) / 1024
+
+    def slope_mb_per_minute(self) -> float:
+        """Least squares over the second half of the samples, when everything is loaded."""
+        half = self.samples[len(self.samples) // 2 :]
+        mean_t = sum(t for t, _ in half) / len(half)
+        mean_m = sum(m for _, m in half) / len(half)
+        spread = sum((t - mean_t) ** 2 for t, _ in half)
+        return 60 / 1024 * sum((t - mean_t) * (m - mean_m) for t, m in half) / spread
+
+
+def _family() -> list[int]:
+    """This process and its descendants."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found, todo = [], [int(Path("/proc/self").resolve().name)]
+    while todo:
+        found.append(todo[-1])
+        todo += parents.get(todo.pop(), [])
+    return found
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+@contextmanager
+def measured() -> Iterator[Memory]:
+    memory = Memory()
+    memory.start()
+    try:
+        yield memory
+    finally:
+        memory.stop()
+
+
+def filled(settings: Settings, count: int, planes: Sequence[str]) -> tuple[BackfillSummary, Memory]:
+    """Import `count` rows under a fresh data directory and back-fill them."""
+    with tempfile.TemporaryDirectory() as name:
+        fresh = settings.model_copy(update={"data_dir": str(Path(name) / "data")})
+        imported = run_import(fresh, REGISTRY, "bench", [str(write_rows(Path(name), count))])
+        print(f"import: {imported.line()}")
+        with measured() as memory:
+            summary = run_backfill(fresh, REGISTRY, "bench", planes=planes)
+        print(summary.line())
+        assert summary.errors == (), summary.errors
+        return summary, memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--embedder", choices=("minilm", "hash"), default="minilm")
+    parser.add_argument("--slope", action="store_true", help="memory of a run ten times as long")
+    arguments = parser.parse_args()
+    embedder = {"kind": arguments.embedder}
+    settings = Settings.model_validate({"embedder": embedder})
+    if arguments.slope:
+        for count in (arguments.rows, 10 * arguments.rows):
+            _, memory = filled(settings, count, PLANES)
+            print(f"rows {count:,}: peak {memory.peak_mb:,.0f} MB, slope {memory.slope_mb_per_minute():+.1f} MB/min")
+        return
+    # The embedder before and after, because a machine's speed drifts.
+    before = bare(settings, arguments.rows)
+    print(f"bare embedder: {before:,.0f} rows/s")
+    for planes in (("vector",), PLANES):
+        summary, memory = filled(settings, arguments.rows, planes)
+        after = bare(settings, arguments.rows)
+        print(f"bare embedder: {after:,.0f} rows/s")
+        rate = arguments.rows / summary.seconds
+        whole = arguments.rows / (summary.seconds + summary.startup_seconds)
+        base = (before + after) / 2
+        print(
+            f"planes {', '.join(planes)}: {rate:,.0f} rows/s = {rate / base:.2f} of the embedder "
+            f"({whole / base:.2f} with the start of Ray, {summary.startup_seconds:.1f} s); "
+            f"peak {memory.peak_mb:,.0f} MB, this process {_own_mb():,.0f} MB"
+        )
+        before = after
+
+
+def _own_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()
