@@ -151,7 +151,7 @@ async def ask(world: World, question, **fields):
     body = {
         "query": question.text,
         "entities": list(question.entities),
-        "budget": BUDGET,
+        "budget": question.budget,
         "hops": question.hops,
     } | fields
     pack = await world.toolbox.engine.recall(CALLER, RecallRequest.model_validate(body), request_id="t")
