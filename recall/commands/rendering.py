@@ -44,8 +44,11 @@ def table(*columns: str, title: str | None = None, right: Sequence[str] = ()) ->
     return made
 
 
-def pack_pictures(pack: Answer, budget: int | None = None) -> Iterable[RenderableType]:
-    """A context pack: its items, then the budget, what was left out, and every warning."""
+def pack_pictures(pack: Answer, budget: int | None = None, total: int | None = None) -> Iterable[RenderableType]:
+    """A context pack: its items, then the budget, what was left out, and every warning.
+
+    `total` is the number of items when `pack` was cut to its first few for showing.
+    """
     made = table("#", "item", "score", "found by", "tokens", right=("#", "score", "tokens"))
     for rank, item in enumerate(pack["items"], start=1):
         found_by = "\n".join(item["source"])
@@ -54,7 +57,10 @@ def pack_pictures(pack: Answer, budget: int | None = None) -> Iterable[Renderabl
         yield made
     else:
         yield Text("nothing fits" if pack["omitted"] else "nothing found", style="bold")
-    yield _budget(pack, budget)
+    more = (total or 0) - len(pack["items"])
+    if more > 0:
+        yield Text(f"… and {more} more", style="dim")
+    yield _budget(pack, budget, more)
     yield _channels(pack.get("channels", {}))
     yield from (Text(f"! {warning}", style="yellow") for warning in pack.get("warnings", ()))
 
@@ -94,9 +100,9 @@ def path_text(path: Sequence[Answer]) -> str:
     return drawn
 
 
-def _budget(pack: Answer, budget: int | None) -> Text:
+def _budget(pack: Answer, budget: int | None, more: int) -> Text:
     used = f"{pack['tokens']} tokens" if budget is None else f"{pack['tokens']} of {budget} tokens"
-    parts = [used, f"{len(pack['items'])} items", f"{pack['omitted']} omitted"]
+    parts = [used, f"{len(pack['items']) + max(more, 0)} items", f"{pack['omitted']} omitted"]
     parts += [f"{count} {why}" for why, count in pack.get("dropped", {}).items() if count]
     return Text(", ".join(parts), style="bold")
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from recall.commands.answers import Scope
 from recall.commands.invocation import Invocation, Tenant, command
+from recall.errors import ConfigError
+
+if TYPE_CHECKING:
+    from recall.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -32,12 +38,28 @@ def serve(
     def ready(url: str) -> None:
         invocation.show({"url": url}, f"serving {url} (Ctrl-C stops)")
 
-    run(invocation.settings, host, port, serve_file or DEFAULT_FILE, ready)
+    try:
+        run(invocation.settings, host, port, serve_file or DEFAULT_FILE, ready)
+    except RuntimeError as error:
+        raise ConfigError(f"the service did not start: {error}") from error
 
 
 def mcp(invocation: Invocation, tenant: Tenant = "default", scope: Scope = None) -> None:
     """Answer one MCP client on stdin and stdout, as this tenant. For an agent's own configuration."""
     asyncio.run(_mcp(invocation, tenant, scope))
+
+
+@contextmanager
+def started(settings: Settings, *, port: int | None = None) -> Iterator[str]:
+    """A running service; yields its base URL. Raises ConfigError when a deployment cannot start."""
+    from deployments.serving import serving
+
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(serving(settings, port=port))
+        except RuntimeError as error:
+            raise ConfigError(f"the service did not start: {error}") from error
+        yield url
 
 
 async def _mcp(invocation: Invocation, tenant: str, scope: str | None) -> None:
