@@ -5,6 +5,8 @@ All texts of a batch have the same length, so nothing is padded and every mask i
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,10 +37,7 @@ class OpenVinoRuntime:
     """OpenVINO on the CPU: one stream a thread, each with a batch of its own."""
 
     def __init__(self, model: Path, threads: int) -> None:
-        try:
-            import openvino
-        except ImportError as error:
-            raise ConfigError(f"embedder runtime openvino: {error}; pip install 'ray-recall[local]'") from None
+        openvino = _import_openvino()
         core = openvino.Core()
         options = {
             "INFERENCE_NUM_THREADS": threads,
@@ -66,6 +65,21 @@ class OpenVinoRuntime:
                     self._queue.start_async(_feed(ids, self._inputs), place)
             finally:
                 self._queue.wait_all()
+
+
+def _import_openvino() -> Any:
+    """The package, without its telemetry: importing it would fork a process that reports the import to the vendor."""
+    known = sys.modules.get("openvino_telemetry")
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    try:
+        return importlib.import_module("openvino")
+    except ImportError as error:
+        raise ConfigError(f"embedder runtime openvino: {error}; pip install 'ray-recall[local]'") from None
+    finally:
+        if known is None:
+            del sys.modules["openvino_telemetry"]
+        else:
+            sys.modules["openvino_telemetry"] = known
 
 
 class OnnxRuntime:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -260,3 +262,13 @@ def test_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch, m
 def test_wrong_dimension_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"embedder\.dim is 768, but .* has 384 dimensions"):
         open_embedder(MiniLmSettings(dim=768))
+
+
+def test_loading_openvino_reports_nothing_to_its_vendor():
+    script = (
+        "import sys; from recall.models import open_embedder; from recall.settings import MiniLmSettings;"
+        "open_embedder(MiniLmSettings());"
+        "assert 'openvino' in sys.modules;"
+        "assert not [name for name in sys.modules if name.startswith('openvino_telemetry')]"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
