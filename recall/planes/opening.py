@@ -75,6 +75,10 @@ def open_vector(settings: Settings, context: PlaneContext) -> VectorStore:
         from recall.planes.memory_vectors import MemoryVectors
 
         return MemoryVectors(context)
+    if chosen.kind == "milvus":
+        from recall.planes.milvus import MilvusVectors
+
+        return MilvusVectors(chosen, context)
     from recall.planes.lance import LanceVectors
 
     return LanceVectors(chosen, context)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import gettempdir
 
+from filelock import FileLock
 from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 from standins.line import free_port
@@ -18,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 START_S = 90
 # Runs in the server package's own environment; ends with its standard input, so that no server outlives its test.
 _LAUNCH = """
-import os, signal, sys
+import sys
 from milvus import MilvusServer
 server = MilvusServer()
 server.set_base_dir(sys.argv[1])
@@ -53,13 +56,16 @@ def real_server(folder: Path) -> Iterator[int]:
     if not python.exists():
         raise CannotStart(f"no {python}: python3 -m venv build/milvus-venv && pip install milvus==2.3.5 there")
     port = free_port()
-    with _running([str(python), "-c", _LAUNCH, str(folder), str(port)], port) as ready:
+    # Two of them on one machine do not get along.
+    alone = FileLock(Path(gettempdir()) / "recall-milvus-server.lock")
+    with alone, _running([str(python), "-c", _LAUNCH, str(folder), str(port)], port) as ready:
         yield ready
 
 
 @contextmanager
 def _running(command: Sequence[str], port: int) -> Iterator[int]:
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=silent, stderr=silent, start_new_session=True)
     try:
         _await(process, port)
         yield port
@@ -71,7 +77,8 @@ def _running(command: Sequence[str], port: int) -> Iterator[int]:
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
-            process.kill()
+            # The real server is a child of its launcher, and would outlive it.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
