@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.auth import Gate
@@ -30,6 +31,7 @@ from deployments.telemetry import Observation, Observe, log_line
 from recall.errors import RecallError
 from recall.registry import Strict
 from recall.rows import Caller
+from recall.settings import AuthSettings
 from recall.tools import TOOLS, Toolbox, call_tool
 
 log = logging.getLogger("ray.serve")
@@ -81,7 +83,7 @@ class Front:
     observe: Observe = log_line
     # False behind Serve's proxy, which makes and echoes X-Request-ID itself.
     echo_request_id: bool = True
-    mcp_hosts: tuple[str, ...] = ("localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*", "[::1]", "[::1]:*")
+    mcp_hosts: tuple[str, ...] = AuthSettings().mcp_hosts
 
 
 def make_api(front: Front) -> FastAPI:
@@ -115,7 +117,7 @@ def make_api(front: Front) -> FastAPI:
             tags=["tools"],
         )
     _health_routes(api, front)
-    api.router.add_route("/mcp", mcp, methods=["POST"], include_in_schema=False)
+    api.router.routes.append(Route("/mcp", mcp, methods=["POST"], include_in_schema=False))
     describe(api)
     api.add_middleware(Frame, front=front)
     return api

@@ -156,6 +156,7 @@ class McpEndpoint:
 
 
 def _who(context: Context) -> tuple[Caller, str]:
+    assert context.request is not None, "the HTTP transport hands its request down"
     state = context.request.state
     return state.caller, state.request_id
 

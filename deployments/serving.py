@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -134,7 +135,7 @@ def _start_ray(settings: Settings) -> None:
         object_store_memory=settings.pipeline.object_store_mb * 1024 * 1024,
         include_dashboard=False,
         log_to_driver=False,
-        logging_level="warning",
+        logging_level=logging.WARNING,
     )
 
 
