@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 import recall.planes.sqlite
 from recall.errors import ConfigError, StoreError, TerminalStoreError, TransientStoreError
-from recall.planes.conformance.rows import DurableRowsConformance
+from recall.planes.conformance.durable_rows import DurableRowsConformance
 from recall.planes.conformance.suite import Opener
 from recall.planes.leases import FileLeases
 from recall.planes.opening import ModelId, PlaneContext

@@ -14,5 +14,5 @@ import pytest
 
 pytest.register_assert_rewrite(
     *(f"recall.planes.conformance.{name}" for name in ("suite", "writing", "filtering", "vector", "search", "graph")),
-    *(f"recall.planes.conformance.{name}" for name in ("rows", "durability", "outage")),
+    *(f"recall.planes.conformance.{name}" for name in ("rows", "durable_rows", "durability", "outage")),
 )
