@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 from recall.errors import Forbidden, IndexMissing, InvalidRequest, TransientStoreError
 from recall.keys import store_key
 from recall.planes.nebula_cypher import translate
+from recall.planes.nebula_pool import Sessions, Work
 from recall.planes.nebula_reading import NeighbourReader
 from recall.planes.nebula_schema import Schemas
-from recall.planes.nebula_session import STORE, Deadline, Refused, Sessions, Work
+from recall.planes.nebula_session import STORE, Deadline, Refused
 from recall.planes.nebula_text import quoted, text
 from recall.planes.nebula_writing import NodeRecord, NodeWriter, edge_key, newest, read_stored
 from recall.planes.opening import PlaneContext
@@ -104,7 +105,7 @@ class NebulaGraph:
             return {}
         try:
             work = self._work(tenant, self._settings.timeout_ms)
-            stored = read_stored(work, list(dict.fromkeys(keys)), self._settings.batch_rows)
+            stored = read_stored(work, list(dict.fromkeys(keys)), self._settings.batch_rows, owned=False)
         except Refused as refused:
             if refused.space_missing:
                 return {}

@@ -11,31 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from recall.errors import Forbidden, InvalidRequest
-from recall.fields import convert
 from recall.keys import store_key
+from recall.planes.nebula_terms import Terms, Value
 from recall.planes.nebula_text import Scalar, literal, quoted, text
 from recall.readonly import bounded_cypher, check_ngql
-from recall.registry import Column, Registry
+from recall.registry import Registry
 from recall.rows import Caller, Json
 
 MAX_HOPS = 10
 _NATIVE = frozenset({"GO", "FETCH", "LOOKUP", "FIND", "GET", "YIELD"})
 _AGGREGATES = frozenset({"count", "collect", "min", "max", "sum", "avg"})
-_COMPARISONS = {"=": "==", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _KEY = re.compile(r"[0-9a-f]{32}")
-_TOKEN = re.compile(
-    r"""
-      (?P<space>\s+)
-    | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-    | (?P<name>`[^`]+`)
-    | (?P<param>\$\w+)
-    | (?P<number>\d+(?:\.(?!\.)\d+)?(?:[eE][+-]?\d+)?)
-    | (?P<word>[^\W\d]\w*)
-    | (?P<op><>|<=|>=|\.\.|[()\[\]{},.:|=<>+\-*])
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_STRING_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,37 +74,9 @@ def _server_value(name: str, value: Json) -> Scalar | list[str]:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A literal or a parameter, resolved."""
-
-    value: Json
-
-
-@dataclass(frozen=True, slots=True)
-class _Property:
-    """`variable.field` of a node, as the store spells it. `column` is None for the row id."""
-
-    variable: str
-    entity: str | None
-    column: Column | None
-    spelled: str
-
-
-class _Translator:
+class _Translator(Terms):
     def __init__(self, query: str, params: Mapping[str, Json], registry: Registry, caller: Caller) -> None:
-        self._tokens = _scan(query)
-        self._at = 0
-        self._params = params
-        self._registry = registry
-        self._caller = caller
-        self._labels: dict[str, str | None] = {}
+        super().__init__(query, params, registry, caller)
         self._paths: set[str] = set()
         self._conditions: list[str] = []
         self._repeats = False
@@ -134,56 +92,6 @@ class _Translator:
         where = f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
         named = pattern if not (self._repeats and self._caller.scope) or "=" in pattern else f"recall_path={pattern}"
         return self._returned(f"MATCH {named}{where} ")
-
-    # ---- tokens ------------------------------------------------------------------------------------------------------
-
-    @property
-    def _token(self) -> _Token:
-        return self._tokens[self._at]
-
-    def _is(self, *words: str) -> bool:
-        parts = self._tokens[self._at : self._at + len(words)]
-        return [part.text.upper() if part.kind == "word" else "" for part in parts] == list(words)
-
-    def _word(self, *words: str) -> bool:
-        if self._is(*words):
-            self._at += len(words)
-            return True
-        return False
-
-    def _need(self, word: str) -> None:
-        if not self._word(word):
-            raise self._not_understood()
-
-    def _op(self, op: str) -> bool:
-        if self._token.kind == "op" and self._token.text == op:
-            self._at += 1
-            return True
-        return False
-
-    def _need_op(self, op: str) -> None:
-        if not self._op(op):
-            raise self._not_understood()
-
-    def _name(self) -> str:
-        token = self._token
-        if token.kind not in ("word", "name"):
-            raise self._not_understood()
-        self._at += 1
-        return token.text.strip("`")
-
-    def _variable(self) -> str:
-        name = self._name()
-        if not name.isascii() or not name.replace("_", "a").isalnum():
-            raise InvalidRequest(f"variable {name!r} must be made of letters, digits and underscores")
-        return name
-
-    def _not_understood(self) -> InvalidRequest:
-        near = self._token.text or "the end"
-        return InvalidRequest(
-            f"the graph query is not understood near {near!r}: expected one pattern, as in "
-            "MATCH (n:Label {id: $id})-[:REL*1..2]->(m:Target) WHERE m.field = $value RETURN m.id"
-        )
 
     # ---- pattern -----------------------------------------------------------------------------------------------------
 
@@ -272,150 +180,6 @@ class _Translator:
             path = quoted(next(iter(self._paths), "recall_path"))
             self._conditions.append(f"all(x IN nodes({path}) WHERE properties(x).{quoted('scope')} == {scope})")
 
-    # ---- expressions -------------------------------------------------------------------------------------------------
-
-    def _expression(self) -> str:
-        parts = [self._conjunction()]
-        while self._word("OR"):
-            parts.append(self._conjunction())
-        return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"
-
-    def _conjunction(self) -> str:
-        parts = [self._negation()]
-        while self._word("AND"):
-            parts.append(self._negation())
-        return " AND ".join(parts)
-
-    def _negation(self) -> str:
-        if self._word("NOT"):
-            return f"NOT ({self._negation()})"
-        if self._op("("):
-            inner = self._expression()
-            self._need_op(")")
-            return f"({inner})"
-        left = self._operand()
-        if isinstance(left, _Property):
-            return self._test(left)
-        if isinstance(left, _Value) and isinstance(left.value, bool):
-            return literal(left.value)
-        raise self._not_understood()
-
-    def _test(self, left: _Property, equals: str | None = None) -> str:
-        """What is asked of one property; `equals` is the sign for equality in a property map."""
-        if equals is not None:
-            self._need_op(equals)
-            return self._compare(left, "==", self._operand())
-        if self._word("IS", "NOT", "NULL"):
-            return f"{left.spelled} IS NOT NULL"
-        if self._word("IS", "NULL"):
-            return f"{left.spelled} IS NULL"
-        if self._word("IN"):
-            return self._among(left)
-        for words in (("STARTS", "WITH"), ("ENDS", "WITH"), ("CONTAINS",)):
-            if self._word(*words):
-                right = self._operand()
-                if not isinstance(right, _Value) or not isinstance(right.value, str):
-                    raise InvalidRequest(f"{' '.join(words)} needs a text")
-                return f"{left.spelled} {' '.join(words)} {text(right.value)}"
-        if self._token.kind == "op" and self._token.text in _COMPARISONS:
-            operator = _COMPARISONS[self._token.text]
-            self._at += 1
-            return self._compare(left, operator, self._operand())
-        raise self._not_understood()
-
-    def _compare(self, left: _Property, operator: str, right: _Value | _Property) -> str:
-        if isinstance(right, _Property):
-            return f"{left.spelled} {operator} {right.spelled}"
-        if left.column is None and left.entity is not None and operator in ("==", "!="):
-            return f"id({quoted(left.variable)}) {operator} {text(self._key(left, right.value))}"
-        return f"{left.spelled} {operator} {literal(self._stored(left, right.value))}"
-
-    def _among(self, left: _Property) -> str:
-        right = self._operand()
-        if not isinstance(right, _Value) or not isinstance(right.value, list):
-            raise InvalidRequest("IN needs a list")
-        if left.column is None and left.entity is not None:
-            keys = ", ".join(text(self._key(left, item)) for item in right.value)
-            return f"id({quoted(left.variable)}) IN [{keys}]"
-        return f"{left.spelled} IN [{', '.join(literal(self._stored(left, item)) for item in right.value)}]"
-
-    def _key(self, left: _Property, value: Json) -> str:
-        if not isinstance(value, str):
-            raise InvalidRequest(f"{left.variable}.id is a text, not {value!r}")
-        return store_key(self._caller.tenant, str(left.entity), value)
-
-    def _stored(self, left: _Property, value: Json) -> Scalar:
-        if isinstance(value, (list, dict)):
-            raise InvalidRequest(f"{left.variable}: a list or an object cannot be compared")
-        if left.column is None or value is None:
-            return value
-        try:
-            stored = convert(value, left.column.type)
-        except ValueError as error:
-            raise InvalidRequest(f"{left.spelled}: {error}") from None
-        assert not isinstance(stored, (list, dict))
-        return stored
-
-    def _operand(self) -> _Value | _Property:
-        token = self._token
-        if token.kind == "param":
-            self._at += 1
-            name = token.text[1:]
-            if name not in self._params:
-                raise InvalidRequest(f"parameter ${name} is used and not given")
-            return _Value(self._params[name])
-        if token.kind == "string":
-            self._at += 1
-            return _Value(_unescape(token.text[1:-1]))
-        if self._op("["):
-            items: list[Json] = []
-            while not self._op("]"):
-                item = self._operand()
-                if isinstance(item, _Property):
-                    raise self._not_understood()
-                items.append(item.value)
-                self._op(",")
-            return _Value(items)
-        negative = self._op("-")
-        if self._token.kind == "number":
-            return _Value(self._number(negative=negative))
-        for word, value in (("TRUE", True), ("FALSE", False), ("NULL", None)):
-            if self._word(word):
-                return _Value(value)
-        variable = self._variable()
-        self._need_op(".")
-        return self._property_of(variable, self._name())
-
-    def _property_of(self, variable: str, name: str) -> _Property:
-        if variable not in self._labels:
-            raise InvalidRequest(f"{variable!r} is no node of the pattern")
-        entity = self._labels[variable]
-        if entity is None:
-            if name != "id":
-                raise InvalidRequest(f"{variable}.{name}: give the node a label, as in ({variable}:Label)")
-            return _Property(variable, None, None, f"properties({quoted(variable)}).{quoted('rid')}")
-        spec = self._registry.entity(entity)
-        owner = f"{quoted(variable)}.{quoted(entity)}"
-        if name in ("id", spec.key):
-            return _Property(variable, entity, None, f"{owner}.{quoted('rid')}")
-        found = next((column for column in spec.filter_columns if column.field == name), None)
-        if found is None:
-            known = ", ".join(["id", *(column.field for column in spec.filter_columns)])
-            raise InvalidRequest(f"{variable}.{name} is not in the graph; {entity} has: {known}")
-        return _Property(variable, entity, spec.columns[name], f"{owner}.{quoted(found.column)}")
-
-    def _number(self, *, negative: bool = False) -> int | float:
-        raw = self._token.text
-        self._at += 1
-        value = int(raw) if raw.isdecimal() else float(raw)
-        return -value if negative else value
-
-    def _integer(self) -> int:
-        value = self._number()
-        if not isinstance(value, int):
-            raise InvalidRequest(f"expected a whole number, got {value}")
-        return value
-
     # ---- RETURN ------------------------------------------------------------------------------------------------------
 
     def _returned(self, head: str) -> Translated:
@@ -450,7 +214,7 @@ class _Translator:
         call = self._tokens[self._at + 1].text == "("
         if self._token.kind != "word" or not call:
             of = self._operand()
-            if isinstance(of, _Value):
+            if isinstance(of, Value):
                 raise self._not_understood()
             return f"{of.variable}.{self._tokens[self._at - 1].text.strip('`')}", of.spelled, False
         function = self._name().lower()
@@ -477,7 +241,7 @@ class _Translator:
                 raise InvalidRequest(f"{variable!r} is no node of the pattern")
             return distinct + variable, distinct + quoted(variable)
         of = self._operand()
-        if isinstance(of, _Value):
+        if isinstance(of, Value):
             raise self._not_understood()
         return f"{distinct}{of.variable}.{self._tokens[self._at - 1].text}", distinct + of.spelled
 
@@ -500,27 +264,6 @@ class _Translator:
 
     def _whole(self) -> int:
         of = self._operand()
-        if not isinstance(of, _Value) or isinstance(of.value, bool) or not isinstance(of.value, int) or of.value < 0:
+        if not isinstance(of, Value) or isinstance(of.value, bool) or not isinstance(of.value, int) or of.value < 0:
             raise InvalidRequest("SKIP and LIMIT need a whole number")
         return of.value
-
-
-def _scan(query: str) -> list[_Token]:
-    tokens: list[_Token] = []
-    at = 0
-    while at < len(query):
-        found = _TOKEN.match(query, at)
-        if found is None:
-            raise InvalidRequest(f"the graph query is not understood near {query[at : at + 20]!r}")
-        if found.lastgroup != "space":
-            tokens.append(_Token(str(found.lastgroup), found.group()))
-        at = found.end()
-    return [*tokens, _Token("end", ""), _Token("end", "")]
-
-
-def _unescape(body: str) -> str:
-    def plain(found: re.Match[str]) -> str:
-        code, char = found.groups()
-        return chr(int(code, 16)) if code else _STRING_ESCAPES.get(char, char)
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", plain, body, flags=re.DOTALL)

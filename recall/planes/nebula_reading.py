@@ -8,7 +8,8 @@ from functools import cached_property
 
 from recall.keys import store_key
 from recall.planes.nebula_filters import columns_of, push_down
-from recall.planes.nebula_session import Row, Work
+from recall.planes.nebula_pool import Work
+from recall.planes.nebula_session import Row
 from recall.planes.nebula_text import chunks, literal, quoted, vid_list
 from recall.ports import Link, NeighbourQuery, Neighbours
 from recall.registry import Entity, Registry

@@ -14,7 +14,8 @@ from importlib import resources
 from typing import Any
 
 from recall.errors import StoreError
-from recall.planes.nebula_session import Deadline, Refused, Result, Sessions, Work, until_spread
+from recall.planes.nebula_pool import Sessions, Work, until_spread
+from recall.planes.nebula_session import Deadline, Refused, Result
 from recall.planes.nebula_text import quoted
 from recall.settings import NebulaSettings
 

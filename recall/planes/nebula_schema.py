@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from recall.errors import ConfigError, TerminalStoreError
 from recall.fields import FieldType
-from recall.planes.nebula_session import STORE, Deadline, Refused, Sessions, Work, until_spread
+from recall.planes.nebula_pool import Sessions, Work, until_spread
+from recall.planes.nebula_session import STORE, Deadline, Refused
 from recall.planes.nebula_text import GONE, TENANT, inserts, quoted, space_name, tenant_vid, text
 from recall.registry import Entity, Registry
 from recall.settings import NebulaSettings
@@ -78,6 +79,7 @@ class Schemas:
         self._settings = settings
         self._registry = registry
         self._sessions = sessions
+        self._names: dict[str, str] = {}
         self._ready: set[str] = set()
         self._tenants: set[str] = set()
         self._lock = threading.Lock()
@@ -87,7 +89,10 @@ class Schemas:
         return self._settings.isolation == "dedicated"
 
     def space(self, tenant: str) -> str:
-        return space_name(self._settings.space, self._registry, tenant if self.dedicated else None)
+        if tenant not in self._names:
+            own = tenant if self.dedicated else None
+            self._names[tenant] = space_name(self._settings.space, self._registry, own)
+        return self._names[tenant]
 
     def known(self, work: Work, tenant: str) -> bool:
         """Whether the tenant was ever prepared. A yes is remembered."""
@@ -118,11 +123,6 @@ class Schemas:
             for statement in inserts(head, [(text(tenant_vid(tenant)), (tenant,))], 1, 1):
                 self._run(space, statement.text)
             self._tenants.add(tenant)
-
-    def forget(self, tenant: str) -> None:
-        """After a space was dropped behind our back: look again next time."""
-        self._ready.discard(self.space(tenant))
-        self._tenants.discard(tenant)
 
     def _create(self, space: str) -> None:
         settings = self._settings

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from recall.errors import StoreError, TransientStoreError
+from recall.planes.nebula_pool import Work
 from recall.planes.nebula_schema import tag_properties
-from recall.planes.nebula_session import Refused, Work
+from recall.planes.nebula_session import Refused
 from recall.planes.nebula_text import (
     GONE,
     Scalar,
@@ -86,22 +87,23 @@ def newest(records: Iterable[NodeRecord]) -> list[NodeRecord]:
     return list(best.values())
 
 
-def read_stored(work: Work, keys: Sequence[str], size: int) -> dict[str, Stored]:
-    """Newest stored version by key; absent keys are left out."""
+def read_stored(work: Work, keys: Sequence[str], size: int, *, owned: bool) -> dict[str, Stored]:
+    """Newest stored version by key; absent keys are left out. `owned`: also the edges that rows of edge tables list."""
+    fields = ["version", "hash", *(["owned"] if owned else [])]
+    columns = ", ".join(f"properties(vertex).{quoted(name)} AS {name}" for name in fields)
     found: dict[str, Stored] = {}
     for part in chunks(keys, size):
         graves = {gone_vid(key): key for key in part}
-        rows = work.execute(
-            f"FETCH PROP ON * {vid_list([*part, *graves])} YIELD id(vertex) AS k, "
-            f"properties(vertex).{quoted('version')} AS version, properties(vertex).{quoted('hash')} AS hash, "
-            f"properties(vertex).{quoted('owned')} AS owned"
-        )
-        alive = {vid: Stored(version, digest, True, _parse(owned)) for vid, version, digest, owned in rows}
+        rows = work.execute(f"FETCH PROP ON * {vid_list([*part, *graves])} YIELD id(vertex) AS k, {columns}")
+        alive = {
+            vid: Stored(version, digest, True, _parse(listed[0] if listed else None))
+            for vid, version, digest, *listed in rows
+        }
         for grave, key in graves.items():
             vertex, buried = alive.get(key), alive.get(grave)
             if buried is not None and (vertex is None or buried.version >= vertex.version):
-                owned = vertex.owned if vertex is not None else frozenset()
-                found[key] = Stored(buried.version, buried.hash, False, owned, grave=True)
+                edges = vertex.owned if vertex is not None else frozenset()
+                found[key] = Stored(buried.version, buried.hash, False, edges, grave=True)
             elif vertex is not None:
                 found[key] = Stored(vertex.version, vertex.hash, True, vertex.owned, grave=buried is not None)
     return found
@@ -154,7 +156,8 @@ class NodeWriter:
 
     def _batch(self, work: Work, tenant: str, batch: Sequence[NodeRecord]) -> int:
         """Number of records written; the others are stale."""
-        stored = read_stored(work, [record.key for record in batch], self._settings.batch_rows)
+        owning = any("owned" in self._columns[record.entity] for record in batch)
+        stored = read_stored(work, [record.key for record in batch], self._settings.batch_rows, owned=owning)
         fresh = [r for r in batch if r.key not in stored or not stored[r.key].outranks(r)]
         if not fresh:
             return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from standins.nebula.evaluation import Scope, compile_expression
 from standins.nebula.lexer import tokenize
@@ -36,12 +36,14 @@ def value_of(expression: str) -> object:
     return compile_expression(statement.columns[0].of, {})(Scope(Space("s", 32, 0.0)))
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_any_text_is_one_literal_that_reads_back_the_same(value: str) -> None:
     tokens = tokenize(text(value))
     assert [(token.kind, token.value) for token in tokens] == [("string", value), ("end", None)]
 
 
+@settings(deadline=None)
 @given(
     st.one_of(
         st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)
@@ -62,6 +64,7 @@ def test_only_plain_names_become_identifiers(name: str) -> None:
         quoted(name)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(TEXTS, st.integers(-5, 5)), max_size=30), st.integers(1, 7), st.integers(1, 200))
 def test_insert_batches_hold_every_row_once_within_their_bounds(
     rows: list[tuple[str, int]], max_rows: int, max_bytes: int

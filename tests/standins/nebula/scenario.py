@@ -18,8 +18,9 @@ from recall.keys import content_hash
 from recall.planes.conformance.corpus import parsed
 from recall.planes.conformance.data import Edge, Record, conformance_registry, edge_table, node_table
 from recall.planes.nebula import NebulaGraph
+from recall.planes.nebula_pool import Work
 from recall.planes.nebula_replay import SCRATCH
-from recall.planes.nebula_session import Result, Work
+from recall.planes.nebula_session import Result
 from recall.planes.opening import ModelId, PlaneContext
 from recall.ports import NeighbourQuery
 from recall.registry import Step
@@ -178,7 +179,9 @@ class _Scenario:
         ]
         self._put("write", rows)
         self._put("write a long text", [Record(Ref("place", "long"), values={"status": "x" * 66_000})])
-        self._put("replace edges", [Record(a, 2, values=rows[1].values, edges=_edges("bc"), scope="s")])
+        self._put(
+            "replace edges of no edge table", [Record(a, 2, values=rows[1].values, edges=_edges("bc"), scope="s")]
+        )
         self._do("hashes", lambda: self._store.hashes(TENANT, [content_hash("absent")]))
 
     def _remove(self) -> None:
