@@ -111,6 +111,16 @@ def check_ngql(query: str) -> None:
     _check(tokens, _NGQL)
 
 
+def check(query: str) -> None:
+    """`check_ngql` for a query that begins as only nGQL does (GO, FETCH, LOOKUP, FIND, GET, YIELD), else `check_cypher`.
+
+    Which of the two a store can run is the store's business.
+    """
+    tokens = _tokens(query)
+    native = tokens[0].kind == "word" and tokens[0].word in _NGQL_HEADS - _HEADS
+    (check_ngql if native else check_cypher)(query)
+
+
 def bounded_cypher(query: str, limit: int) -> str:
     """`query`, checked, as text that returns at most `limit` rows. Comments are gone: what was checked is what runs."""
     tokens = _tokens(query)

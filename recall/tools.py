@@ -12,7 +12,7 @@ from recall.fused import FusedRecall
 from recall.options import RecallSettings
 from recall.ports import Channel, GraphWalker, RowReader
 from recall.primitives import Primitives
-from recall.readonly import check_cypher
+from recall.readonly import check
 from recall.registry import Registry
 from recall.requests import (
     FusedRequest,
@@ -86,7 +86,7 @@ async def _search(box: Toolbox, caller: Caller, request: SearchRequest, _: str |
 
 
 async def _graph_traverse(box: Toolbox, caller: Caller, request: TraverseRequest, _: str | None) -> TraversedRows:
-    check_cypher(request.query)
+    check(request.query)
     graph = cast(GraphWalker, box.channels["graph"])
     timeout_s = (request.timeout_ms or box.options.channel_timeout_ms) / 1000
     rows = await graph.traverse(caller, request.query, request.params, limit=request.limit, timeout_s=timeout_s)

@@ -57,7 +57,8 @@ def _native(query: str, params: Mapping[str, Json], caller: Caller, limit: int) 
         query.strip(),
     )
     rest = {name: _server_value(name, value) for name, value in params.items() if name not in keys}
-    return Translated(f"{spliced} | LIMIT {limit}", (), rest)
+    # On a line of its own, so that a comment at the end does not swallow it.
+    return Translated(f"{spliced}\n| LIMIT {limit}", (), rest)
 
 
 def _vertex_id(value: Json, tenant: str) -> str | None:

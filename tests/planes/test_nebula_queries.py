@@ -21,7 +21,7 @@ from recall.planes.nebula_cypher import Translated, translate
 from recall.planes.nebula_filters import push_down
 from recall.planes.nebula_schema import tag_properties
 from recall.planes.nebula_text import inserts, literal, owner_rank, quoted, space_name, text
-from recall.readonly import hop_query
+from recall.readonly import check, hop_query
 from recall.rows import Caller, Json
 from recall.where import matches
 
@@ -227,6 +227,23 @@ def test_the_row_limit_is_forced() -> None:
     assert ask("GO FROM $k OVER `AT` YIELD id($$) AS d", {"k": {"entity": "item", "id": "a"}}, limit=7).text.endswith(
         "LIMIT 7"
     )
+
+
+def test_a_comment_does_not_hide_the_row_limit() -> None:
+    found = ask("GO FROM $k OVER `AT` YIELD id($$) AS d // all of them", {"k": "f" * 32}, limit=7)
+    assert [token.text for token in tokenize(found.text)][-4:] == ["|", "LIMIT", "7", ""]
+
+
+def test_the_guard_reads_each_language_as_its_own() -> None:
+    check('GO FROM "a" OVER AT YIELD dst(edge) AS id | LIMIT 3')
+    check("MATCH (n:item) RETURN n.id")
+    for query in (
+        "GO FROM 'a' OVER AT YIELD 1 AS x | DELETE VERTEX 'a'",
+        "MATCH (n) RETURN n | SHOW SPACES",
+        "SHOW SPACES",
+    ):
+        with pytest.raises(Forbidden):
+            check(query)
 
 
 def test_ngql_may_name_rows_by_entity_and_id() -> None:
