@@ -112,7 +112,7 @@ def check_ngql(query: str) -> None:
 
 
 def check(query: str) -> None:
-    """`check_ngql` for a query that begins as only nGQL does (GO, FETCH, LOOKUP, FIND, GET, YIELD), else `check_cypher`.
+    """`check_ngql` for a query that begins as only nGQL does (with GO, FETCH, LOOKUP …), else `check_cypher`.
 
     Which of the two a store can run is the store's business.
     """
