@@ -14,14 +14,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recall.errors import ConfigError
 from recall.settings import Settings, read_yaml
 
+if TYPE_CHECKING:
+    from ray.serve import Application
+
 DEFAULT_FILE = Path(__file__).resolve().parents[1] / "configs" / "serve.local.yaml"
 
-# Read by Ray Serve when its processes start. Measured on two cores; see docs/tuning.md.
+# Read by Ray Serve when its processes start; the environment wins. CPU per recall over fake channels on two busy cores:
+# 42 ms without them, 32 ms with gRPC between replicas, 27 ms with both (p50 39, 34, 26 ms). RAY_SERVE_ENABLE_HA_PROXY
+# stays off: it opens replica and statistics ports on every interface and hides who calls.
 SWITCHES = {
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
@@ -72,31 +77,81 @@ def serving(
     """A running service; yields its base URL. `host` and `port` win over the file; port 0 takes a free one.
 
     Joins a Ray that this process already started, else starts one and stops it at the end. Raises ConfigError for a
-    wrong file, RuntimeError from Serve when a deployment cannot start (for instance ModelMismatch).
+    wrong file, or when a deployment cannot start, with its reason (for instance another embedding model).
     """
     for name, value in SWITCHES.items():
         os.environ.setdefault(name, value)
-    import ray
     from ray import serve
 
     from deployments.app import compose
 
     plan = read_serve_file(serve_file)
-    options = {**plan.http_options, **({"host": host} if host else {}), **({} if port is None else {"port": port})}
+    options = {"host": "127.0.0.1", "port": 8000, **plan.http_options}
+    options |= {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     if options["port"] == 0:
         options["port"] = free_port(options["host"])
     application = compose(settings, plan.numbers)
-    started = not ray.is_initialized()
-    if started:
-        _start_ray(settings)
+    with _ray(settings), _quiet("ray.serve"):
+        try:
+            serve.start(
+                proxy_location=plan.proxy_location, http_options=options, logging_config=dict(plan.logging_config)
+            )
+            deploy(application, plan.name, plan.route_prefix)
+            yield f"http://{_shown(options['host'])}:{options['port']}"
+        finally:
+            serve.shutdown()
+
+
+def deploy(application: Application, name: str, route_prefix: str) -> None:
+    """Deploy and wait until every deployment runs. Raises ConfigError with the reason of each that cannot start."""
+    from ray import serve
+
     try:
-        serve.start(proxy_location=plan.proxy_location, http_options=options, logging_config=dict(plan.logging_config))
-        serve.run(application, name=plan.name, route_prefix=plan.route_prefix)
-        yield f"http://{_shown(options['host'])}:{options['port']}"
+        serve.run(application, name=name, route_prefix=route_prefix)
+    except RuntimeError as error:
+        status = serve.status().applications.get(name)
+        deployments = status.deployments if status else {}
+        reasons = [f"{part}: {_last_line(one.message)}" for part, one in deployments.items() if one.message]
+        raise ConfigError("; ".join(reasons) or str(error)) from None
+
+
+def _last_line(message: str) -> str:
+    """Serve reports a constructor's failure as a traceback, whose last line is the exception."""
+    return message.strip().splitlines()[-1].strip()
+
+
+@contextmanager
+def _ray(settings: Settings) -> Iterator[None]:
+    """A Ray in this process: the running one, or one for the time of the block."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(
+        address="local",
+        num_cpus=settings.pipeline.logical_cpus,
+        object_store_memory=settings.pipeline.object_store_mb * 1024 * 1024,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+    )
+    try:
+        yield
     finally:
-        serve.shutdown()
-        if started:
-            ray.shutdown()
+        ray.shutdown()
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Only warnings of this logger; the rest is in the session's log files anyway."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def run(
@@ -124,19 +179,6 @@ def free_port(host: str) -> int:
     with socket.socket(family) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
-
-
-def _start_ray(settings: Settings) -> None:
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=settings.pipeline.logical_cpus,
-        object_store_memory=settings.pipeline.object_store_mb * 1024 * 1024,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.WARNING,
-    )
 
 
 def _shown(host: str) -> str:

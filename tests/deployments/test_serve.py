@@ -21,7 +21,9 @@ from mcp.client.streamable_http import streamable_http_client
 from ray import serve
 
 from deployments.app import Ingress
-from deployments.serving import read_serve_file, serving
+from deployments.channels import VectorChannel
+from deployments.serving import deploy, read_serve_file, serving
+from recall.errors import ConfigError
 from recall.settings import Settings, load_registry
 from recall.tools import TOOLS
 
@@ -42,13 +44,17 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of a running service with two tenants; a loopback caller without a token is nobody."""
-    folder = tmp_path_factory.mktemp("service")
-    chosen = corpus.settings(folder)
-    chosen = chosen.model_copy(update={"auth": chosen.auth.model_copy(update={"loopback_tenant": None})})
-    planes = corpus.open_loaded(chosen, "acme", "globex")
-    asyncio.run(planes.close())
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Embedded planes with two tenants; a loopback caller without a token is nobody."""
+    settings = corpus.settings(tmp_path_factory.mktemp("service"))
+    settings = settings.model_copy(update={"auth": settings.auth.model_copy(update={"loopback_tenant": None})})
+    asyncio.run(corpus.open_loaded(settings, "acme", "globex").close())
+    return settings
+
+
+@pytest.fixture(scope="module")
+def service(chosen: Settings) -> Iterator[str]:
+    """Base URL of the running service."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECALL_TOKENS", json.dumps({"acme-token": "acme", "globex-token": {"tenant": "globex"}}))
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -59,21 +65,19 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
 
 
+def shared_parts() -> dict[str, Any]:
+    names = {"embedder": "QueryEmbedder", "vector": "VectorChannel", "graph": "GraphChannel", "rows": "Rows"}
+    names["search"] = "SearchChannel"
+    return {part: serve.get_deployment_handle(name, "recall") for part, name in names.items()}
+
+
 def bend(chosen: Settings) -> None:
     """A second application under /bent: the same, but for its search channel and tighter bounds."""
-    numbers = read_serve_file().numbers
     small = {"ray_actor_options": {"num_cpus": 0.1}, "graceful_shutdown_timeout_s": 1}
     search = bent.BentSearch.options(name="SearchChannel", max_ongoing_requests=4, max_queued_requests=1, **small)
-    parts = {
-        "embedder": serve.get_deployment_handle("QueryEmbedder", "recall"),
-        "vector": serve.get_deployment_handle("VectorChannel", "recall"),
-        "search": search.bind(),
-        "graph": serve.get_deployment_handle("GraphChannel", "recall"),
-        "rows": serve.get_deployment_handle("Rows", "recall"),
-    }
-    options = {**numbers["Ingress"], **small, "user_config": {"max_requests": 12}}
-    application = Ingress.options(**options).bind(chosen, load_registry(chosen), parts)
-    serve.run(application, name="bent", route_prefix="/bent")
+    options = {**read_serve_file().numbers["Ingress"], **small, "user_config": {"max_requests": 12}}
+    parts = {**shared_parts(), "search": search.bind()}
+    deploy(Ingress.options(**options).bind(chosen, load_registry(chosen), parts), "bent", "/bent")
 
 
 @pytest.fixture
@@ -222,6 +226,34 @@ def test_mcp_client_works_over_http(service: str, mode: str) -> None:
 
 def test_mcp_needs_a_credential(http: httpx.Client) -> None:
     assert error_of(http.post("/mcp", json={}, headers={"Authorization": "Bearer no"}), 401)["code"] == "unauthorized"
+
+
+def test_requests_are_counted(http: httpx.Client) -> None:
+    http.post("/v1/recall", json=PUMP)
+    node = ray.nodes()[0]
+    exporter = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+
+    def exported() -> bool:
+        text = httpx.get(exporter, timeout=10).text
+        names = ("recall_requests", "recall_request_ms", "recall_channel_ms", "recall_degraded")
+        return all(name in text for name in names) and 'tool="recall"' in text
+
+    eventually(exported, 40)
+
+
+def test_other_query_model_is_refused_at_start_naming_both(service: str, chosen: Settings) -> None:
+    other = Settings.model_validate({**chosen.model_dump(), "embedder": {"kind": "hash", "dim": 32}})
+    small = {"ray_actor_options": {"num_cpus": 0.1}}
+    embedder = serve.get_deployment_handle("QueryEmbedder", "recall")
+    vector = VectorChannel.options(**small).bind(other, load_registry(other), embedder)
+    parts = {**shared_parts(), "vector": vector}
+    try:
+        with pytest.raises(ConfigError, match="does not match index model") as caught:
+            deploy(Ingress.options(**small).bind(other, load_registry(other), parts), "other", "/other")
+        assert "(32 dimensions)" in str(caught.value)
+        assert "(64 dimensions)" in str(caught.value)
+    finally:
+        serve.delete("other", _blocking=False)
 
 
 def replicas_of(deployment: str) -> list[Any]:
