@@ -6,6 +6,7 @@ The only place where what the client raises becomes a StoreError. Knows no schem
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import time
@@ -42,6 +43,7 @@ _SOFT = frozenset(
 
 # How long a lost connection may take to come back before the call fails; every call may be repeated.
 _RECONNECT_S = 1.5
+_ATTEMPTS = 3
 _PAUSE_S = 0.1
 # The client's own pauses between attempts grow to minutes, long after the server is back.
 _CHANNEL = {
@@ -76,20 +78,21 @@ class MilvusSession:
     def call(self, work: Callable[[MilvusClient], T]) -> T:
         """`work` with the synchronous client; repeated while a lost connection comes back."""
         until = time.monotonic() + _RECONNECT_S
-        while True:
+        for attempt in itertools.count(1):
             try:
                 with self._errors():
                     return work(self._writer())
             except Unreachable:
-                if time.monotonic() > until:
+                if time.monotonic() > until and attempt >= _ATTEMPTS:
                     raise
                 time.sleep(_PAUSE_S)
+        raise AssertionError("unreachable")
 
     async def ask(self, collection: str, work: Callable[[AsyncMilvusClient], Coroutine[Any, Any, T]]) -> T:
         """`work` with this loop's asynchronous client; repeated when the collection had to be loaded first, and while
         a lost connection comes back."""
         until = time.monotonic() + _RECONNECT_S
-        while True:
+        for attempt in itertools.count(1):
             try:
                 with self._errors():
                     return await work(self._reader())
@@ -98,9 +101,10 @@ class MilvusSession:
                     await self._reader().load_collection(collection, timeout=self._settings.write_timeout_s)
                     return await work(self._reader())
             except Unreachable:
-                if time.monotonic() > until:
+                if time.monotonic() > until and attempt >= _ATTEMPTS:
                     raise
                 await asyncio.sleep(_PAUSE_S)
+        raise AssertionError("unreachable")
 
     async def close(self) -> None:
         with self._guard:

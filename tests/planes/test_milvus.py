@@ -19,7 +19,7 @@ from recall.planes.conformance.vector import VectorConformance
 from recall.planes.milvus import MilvusVectors
 from recall.settings import MilvusSettings
 
-pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = pytest.mark.server
 
 
 def settings(uri: str, **options: object) -> MilvusSettings:

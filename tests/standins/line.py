@@ -24,6 +24,8 @@ class Line:
         self._sockets: set[socket.socket] = set()
         self._guard = threading.Lock()
         self._listener: socket.socket | None = None
+        self._flows = threading.Event()
+        self._flows.set()
         self.mend()
 
     def mend(self) -> None:
@@ -53,6 +55,15 @@ class Line:
         finally:
             self.mend()
 
+    @contextlib.contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Connections stay open, and nothing comes through: the half-open kind of outage."""
+        self._flows.clear()
+        try:
+            yield
+        finally:
+            self._flows.set()
+
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
@@ -71,6 +82,7 @@ class Line:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
+                self._flows.wait()
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):

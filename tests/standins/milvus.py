@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
 
+import grpc
 from filelock import FileLock
 from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
@@ -40,13 +41,38 @@ class CannotStart(Exception):
 @contextmanager
 def lite_server(folder: Path) -> Iterator[int]:
     """Milvus Lite; yields its port."""
+    port = free_port()
+    with _running(lite_command(folder, port), port) as ready:
+        yield ready
+
+
+def lite_command(folder: Path, port: int) -> list[str]:
     program = Path(sys.executable).with_name("milvus-lite")
     if not program.exists():
         raise CannotStart("milvus-lite is not installed: pip install milvus-lite")
-    port = free_port()
-    command = [str(program), "server", "--data-dir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
-    with _running(command, port) as ready:
-        yield ready
+    return [str(program), "server", "--data-dir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+
+
+class MortalLite:
+    """Milvus Lite on one folder and port, to be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._command = lite_command(folder, self.port)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        silent = subprocess.DEVNULL
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=silent, stderr=silent)
+        _await(self._process, self.port)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
 
 @contextmanager
@@ -88,8 +114,11 @@ def _await(process: subprocess.Popen[bytes], port: int) -> None:
         if process.poll() is not None:
             raise CannotStart(f"{process.args!r:.200} ended with {process.returncode}")
         try:
-            MilvusClient(f"http://127.0.0.1:{port}", timeout=2).close()
-        except MilvusException:
+            # Clients of one address share a connection, so that having one says nothing yet.
+            client = MilvusClient(f"http://127.0.0.1:{port}", timeout=2)
+            client.get_server_version(timeout=2)
+            client.close()
+        except (MilvusException, grpc.RpcError):
             time.sleep(0.1)
         else:
             return
