@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from pipelines.context import ray_session
@@ -38,13 +38,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class LaneSummary:
-    """What one lane did. `recovered`: records loaded from parts of an earlier, unfinished run."""
+    """What one lane did. `recovered`: rows loaded from parts of earlier runs. `seconds` include `stage_seconds`."""
 
     plane: Plane
     staged: Receipt = field(default_factory=Receipt)
     loaded: Loaded = field(default_factory=Loaded)
     recovered: int = 0
     seconds: float = 0.0
+    stage_seconds: float = 0.0
     error: str | None = None
 
     @property
@@ -64,7 +65,7 @@ class LaneSummary:
             parts.append(f"{self.recovered:,} recovered from an earlier run")
         if staged.model_calls:
             parts.append(
-                f"{staged.chunks:,} chunks, {staged.tokens / max(self.seconds, 1e-9):,.0f} tokens/s, "
+                f"{staged.chunks:,} chunks, {staged.tokens / max(self.stage_seconds, 1e-9):,.0f} tokens/s, "
                 f"{staged.model_calls:,} model calls"
             )
         parts.append(f"{staged.rows / max(self.seconds, 1e-9):,.0f} rows/s, {self.seconds:.1f} s")
@@ -166,29 +167,29 @@ class _Backfill:
     def _lane(self, lane: Lane, pages: list[PageRead], live: dict[str, int], letters: DeadLetters) -> LaneSummary:
         started = time.perf_counter()
         try:
-            staged, loaded, recovered = self._fill(lane, pages, live, letters)
+            done = self._fill(lane, pages, live, letters)
         except RecallError as error:
-            return LaneSummary(lane.plane, seconds=time.perf_counter() - started, error=error.message)
-        return LaneSummary(lane.plane, staged, loaded, recovered, time.perf_counter() - started)
+            done = LaneSummary(lane.plane, error=error.message)
+        return replace(done, seconds=time.perf_counter() - started)
 
-    def _fill(
-        self, lane: Lane, pages: list[PageRead], live: dict[str, int], letters: DeadLetters
-    ) -> tuple[Receipt, Loaded, int]:
+    def _fill(self, lane: Lane, pages: list[PageRead], live: dict[str, int], letters: DeadLetters) -> LaneSummary:
         wanted = [count for name, count in live.items() if seen_by(lane.plane, lane.registry.entity(name))]
         counted = _Counted(self, lane.plane, sum(min(count, self.limit or count) for count in wanted))
         if self.dry_run:
-            return stage_rows(lane, pages, None, counted.receipt), Loaded(), 0
+            return LaneSummary(lane.plane, stage_rows(lane, pages, None, counted.receipt))
         recovered = self._recover(lane, letters)
         stage = Stage.of(lane, self.run)
         stage.begin(lane)
+        started = time.perf_counter()
         staged = stage_rows(lane, pages, stage.folder, lambda receipt: self._staged(lane, receipt, counted, letters))
+        done = LaneSummary(lane.plane, staged, recovered=recovered, stage_seconds=time.perf_counter() - started)
         if not stage.parts():
             stage.discard()
-            return staged, Loaded(), recovered
+            return done
         stage.mark(STAGED, {"rows": staged.rows, "changed": staged.changed, "deleted": staged.deleted})
         loaded = load(lane, stage, counted.step("load"))
         self._bury(lane, loaded.failures, letters)
-        return staged, loaded, recovered
+        return replace(done, loaded=loaded)
 
     def _recover(self, lane: Lane, letters: DeadLetters) -> int:
         """Load what unfinished runs have staged, or everything ever staged when the plane has lost the tenant.
