@@ -5,6 +5,7 @@ Exit status: 0 done, 1 an error (one line on stderr), 2 wrong usage, 3 done but 
 
 from __future__ import annotations
 
+import warnings
 from importlib.metadata import version
 from typing import Annotated
 
@@ -50,4 +51,6 @@ for module in (starting, loading, asking, toolbox, showing, doctor, serving, dem
 
 def main() -> None:
     """Entry point of the `recall` script."""
+    # Ray starts its processes by fork and exec, which is what the remark is not about.
+    warnings.filterwarnings("ignore", message="lancedb fork support", category=RuntimeWarning)
     app()

@@ -23,7 +23,7 @@ from recall.commands.serving import started
 
 TENANT = "demo"
 SHOWN_ITEMS = 3
-TIGHT_BUDGET = 200
+TIGHT_BUDGET = 250
 _SETTINGS = """# Written by `recall demo`. Go on asking: recall query "…" --config {path} --tenant demo
 data_dir: data
 entities: {entities}
@@ -49,9 +49,7 @@ class Asked:
         if self.holds:
             field, value = self.holds
             return bool(pack["items"]) and all(item["row"].get(field) == value for item in pack["items"])
-        if self.gold is None:
-            return bool(pack["tokens"] <= self.body["budget"])
-        return self.rank(pack) is not None
+        return self.rank(pack) is not None and pack["tokens"] <= self.body["budget"]
 
 
 def register(app: typer.Typer) -> None:
@@ -159,8 +157,8 @@ def questions() -> Sequence[Asked]:
 def _pictures(asked: Asked, pack: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text(f"\n{asked.body['query']}", style="bold").append(f"  ({asked.title})", style="not bold dim")
     rank = asked.rank(pack) if asked.gold else None
-    shown = max(SHOWN_ITEMS, rank or 0) if (rank or 0) <= 2 * SHOWN_ITEMS else SHOWN_ITEMS
-    yield from pack_pictures({**pack, "items": pack["items"][:shown]}, asked.body["budget"], len(pack["items"]))
+    shown = {*range(1, SHOWN_ITEMS + 1), rank or 1}
+    yield from pack_pictures(pack, asked.body["budget"], shown)
     expected = ":".join(asked.gold) if asked.gold else " = ".join(map(str, asked.holds or ()))
     if asked.satisfied(pack):
         where = f" at rank {rank}" if rank else " in every row"

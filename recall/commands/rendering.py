@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -44,23 +44,24 @@ def table(*columns: str, title: str | None = None, right: Sequence[str] = ()) ->
     return made
 
 
-def pack_pictures(pack: Answer, budget: int | None = None, total: int | None = None) -> Iterable[RenderableType]:
-    """A context pack: its items, then the budget, what was left out, and every warning.
-
-    `total` is the number of items when `pack` was cut to its first few for showing.
-    """
+def pack_pictures(
+    pack: Answer, budget: int | None = None, ranks: Container[int] | None = None
+) -> Iterable[RenderableType]:
+    """A context pack: its items (those of `ranks` when given), then the budget, what was left out, every warning."""
     made = table("#", "item", "score", "found by", "tokens", right=("#", "score", "tokens"))
+    hidden = 0
     for rank, item in enumerate(pack["items"], start=1):
-        found_by = "\n".join(item["source"])
-        made.add_row(str(rank), _item(item), f"{item['score']:.4f}", found_by, str(item["tokens"]))
+        if ranks is not None and rank not in ranks:
+            hidden += 1
+            continue
+        made.add_row(str(rank), _item(item), f"{item['score']:.4f}", "\n".join(item["source"]), str(item["tokens"]))
     if pack["items"]:
         yield made
     else:
         yield Text("nothing fits" if pack["omitted"] else "nothing found", style="bold")
-    more = (total or 0) - len(pack["items"])
-    if more > 0:
-        yield Text(f"… and {more} more", style="dim")
-    yield _budget(pack, budget, more)
+    if hidden:
+        yield Text(f"({hidden} more items are in the pack)", style="dim")
+    yield _budget(pack, budget)
     yield _channels(pack.get("channels", {}))
     yield from (Text(f"! {warning}", style="yellow") for warning in pack.get("warnings", ()))
 
@@ -100,9 +101,9 @@ def path_text(path: Sequence[Answer]) -> str:
     return drawn
 
 
-def _budget(pack: Answer, budget: int | None, more: int) -> Text:
+def _budget(pack: Answer, budget: int | None) -> Text:
     used = f"{pack['tokens']} tokens" if budget is None else f"{pack['tokens']} of {budget} tokens"
-    parts = [used, f"{len(pack['items']) + max(more, 0)} items", f"{pack['omitted']} omitted"]
+    parts = [used, f"{len(pack['items'])} items", f"{pack['omitted']} omitted"]
     parts += [f"{count} {why}" for why, count in pack.get("dropped", {}).items() if count]
     return Text(", ".join(parts), style="bold")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -51,9 +52,10 @@ def mcp(invocation: Invocation, tenant: Tenant = "default", scope: Scope = None)
 
 @contextmanager
 def started(settings: Settings, *, port: int | None = None) -> Iterator[str]:
-    """A running service; yields its base URL. Raises ConfigError when a deployment cannot start."""
+    """A running, quiet service; yields its base URL. Raises ConfigError when a deployment cannot start."""
     from deployments.serving import serving
 
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with ExitStack() as stack:
         try:
             url = stack.enter_context(serving(settings, port=port))
