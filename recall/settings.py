@@ -92,6 +92,48 @@ class TantivySettings(Strict):
     open_tenants: int = Field(32, ge=1)
 
 
+class OpenSearchSettings(Strict):
+    """Search plane in an OpenSearch cluster. Indexes are called `index`-<version>[-<tenant>]."""
+
+    kind: Literal["opensearch"]
+    hosts: tuple[Annotated[str, Field(pattern=r"^https?://[^\s/@]+(/[^\s@]*)?$")], ...] = Field(
+        ("http://127.0.0.1:9200",), min_length=1
+    )
+    # Basic authentication; `password_env` names the variable that holds the password.
+    user: str | None = None
+    password_env: str | None = None
+    verify_certs: bool = True
+    ca_certs: str | None = None
+    index: str = Field("recall", pattern=r"^[a-z][a-z0-9_]{0,31}$")
+    # One index for all tenants (a routed, filtered alias each), or one for each. Tenants that share an index also share
+    # its word statistics, and each lives in one shard.
+    isolation: Literal["shared", "dedicated"] = "shared"
+    tenants: dict[str, Literal["shared", "dedicated"]] = Field(default_factory=dict)
+    shards: int = Field(1, ge=1, le=1024)
+    replicas: int = Field(1, ge=0, le=16)
+    # Outside of loads.
+    refresh_interval: str = Field("1s", pattern=r"^\d+(ms|s|m)$")
+    bulk_rows: int = Field(1000, ge=1, le=10_000)
+    bulk_mb: int = Field(8, ge=1, le=90)
+    timeout_ms: int = Field(10_000, ge=1)
+    write_timeout_ms: int = Field(60_000, ge=1)
+    retries: int = Field(4, ge=0, le=10)
+    # Connections of one process (and event loop) to one host.
+    pool_size: int = Field(16, ge=1, le=256)
+
+    def isolation_of(self, tenant: str) -> Literal["shared", "dedicated"]:
+        return self.tenants.get(tenant, self.isolation)
+
+    def password(self, environment: Mapping[str, str] = os.environ) -> str:
+        """The password; ConfigError when its variable is not set."""
+        if self.password_env is None:
+            return ""
+        try:
+            return environment[self.password_env]
+        except KeyError:
+            raise ConfigError(f"planes.search: the environment variable {self.password_env} is not set") from None
+
+
 class LadybugSettings(Strict):
     """Graph plane in ladybug databases, one per tenant and index version."""
 
@@ -153,7 +195,9 @@ class PlanesSettings(Strict):
     vector: Annotated[LanceDbSettings | MilvusSettings | MemorySettings, Field(discriminator="kind")] = (
         LanceDbSettings()
     )
-    search: Annotated[TantivySettings | MemorySettings, Field(discriminator="kind")] = TantivySettings()
+    search: Annotated[TantivySettings | OpenSearchSettings | MemorySettings, Field(discriminator="kind")] = (
+        TantivySettings()
+    )
     graph: Annotated[LadybugSettings | NebulaSettings | MemorySettings, Field(discriminator="kind")] = LadybugSettings()
 
 

@@ -90,6 +90,10 @@ def open_search(settings: Settings, context: PlaneContext) -> SearchStore:
         from recall.planes.memory_search import MemorySearch
 
         return MemorySearch(context)
+    if chosen.kind == "opensearch":
+        from recall.planes.opensearch import OpenSearchSearch
+
+        return OpenSearchSearch(chosen, context)
     from recall.planes.tantivy import TantivySearch
 
     return TantivySearch(chosen, context)
