@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, RenderableType
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 USER_ERROR = 1
 PARTIAL_FAILURE = 3
+# A module of our own that is not there is a broken installation, not a missing extra.
+_OWN = frozenset({"recall", "pipelines", "deployments"})
 
 _PANEL = "Everywhere"
 Config = Annotated[
@@ -139,13 +141,23 @@ def command(
 
 
 def bordered(invocation: Invocation, call: Callable[[], None]) -> None:
-    """Run `call`; a RecallError becomes one line and exit status 1, with --debug its traceback as well."""
+    """Run `call`; a RecallError or a missing client library becomes one line and exit status 1.
+
+    With --debug the traceback comes first.
+    """
     try:
         call()
-    except (RecallError, ModuleNotFoundError) as error:
-        if invocation.debug:
-            invocation.err.print_exception()
-        if isinstance(error, ModuleNotFoundError):
-            error = ConfigError(f"{error}: pip install 'ray-recall[local]', or name other stores in the settings")
-        invocation.complain(error)
-        raise typer.Exit(USER_ERROR) from None
+    except RecallError as error:
+        _end(invocation, error)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in _OWN:
+            raise
+        advice = "pip install 'ray-recall[local]', or name other stores in the settings"
+        _end(invocation, ConfigError(f"{error}: {advice}"))
+
+
+def _end(invocation: Invocation, error: RecallError) -> NoReturn:
+    if invocation.debug:
+        invocation.err.print_exception()
+    invocation.complain(error)
+    raise typer.Exit(USER_ERROR) from None
