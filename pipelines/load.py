@@ -27,7 +27,8 @@ def load(lane: Lane, stage: Stage, on_progress: Callable[[int, int], None], *, m
     loaded, done = Loaded(), 0
     with lane.store() as store:
         store.prepare(lane.tenant)
-        writers = min(store.max_writers or 1, Shares.of(lane.settings).readers)
+        most = Shares.of(lane.settings).readers
+        writers = most if store.max_writers is None else min(most, store.max_writers)
     for first in range(0, len(groups), GROUPS_PER_JOB):
         step = groups[first : first + GROUPS_PER_JOB]
         loaded += _load_groups(lane, stage, [names for names, _ in step], writers, missing_only)
