@@ -15,12 +15,23 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field, ValidationError
 
+from recall.digest.settings import DistillSettings
 from recall.errors import ConfigError, InvalidRequest
 from recall.keys import check_tenant
 from recall.options import RecallSettings
+from recall.prompts import Prompts
 from recall.registry import Registry, Strict
 from recall.requests import explain_validation
 from recall.rows import Caller
+from recall.settings_models import (
+    EndpointSettings,
+    ExtractiveSettings,
+    OpenAiSummarizerSettings,
+    SummarizerSettings,
+    VllmEmbedderSettings,
+    VllmEngineSettings,
+    VllmSummarizerSettings,
+)
 from recall.settings_planes import (
     LadybugSettings,
     LanceDbSettings,
@@ -38,6 +49,8 @@ from recall.settings_planes import (
 __all__ = [
     "AuthSettings",
     "EmbedderSettings",
+    "EndpointSettings",
+    "ExtractiveSettings",
     "HashEmbedderSettings",
     "LadybugSettings",
     "LanceDbSettings",
@@ -47,13 +60,18 @@ __all__ = [
     "MiniLmSettings",
     "NebulaSettings",
     "NoEmbedderSettings",
+    "OpenAiSummarizerSettings",
     "OpenSearchSettings",
     "PipelineSettings",
     "PlanesSettings",
     "PostgresSettings",
     "Settings",
     "SqliteSettings",
+    "SummarizerSettings",
     "TantivySettings",
+    "VllmEmbedderSettings",
+    "VllmEngineSettings",
+    "VllmSummarizerSettings",
     "load_registry",
     "load_settings",
     "load_tokens",
@@ -108,7 +126,9 @@ class NoEmbedderSettings(Strict):
     model_name: str = "none"
 
 
-EmbedderSettings = Annotated[MiniLmSettings | HashEmbedderSettings | NoEmbedderSettings, Field(discriminator="kind")]
+EmbedderSettings = Annotated[
+    MiniLmSettings | HashEmbedderSettings | NoEmbedderSettings | VllmEmbedderSettings, Field(discriminator="kind")
+]
 
 
 class AuthSettings(Strict):
@@ -143,6 +163,7 @@ class Settings(Strict):
     recall: RecallSettings = RecallSettings()
     auth: AuthSettings = AuthSettings()
     pipeline: PipelineSettings = PipelineSettings()
+    distill: DistillSettings = DistillSettings()
 
     def data_path(self, relative: str) -> Path:
         """`relative` under the data directory (absolute paths stay)."""
@@ -174,7 +195,7 @@ def load_settings(
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{path}: expected a mapping at the top level")
     try:
-        settings = Settings.model_validate(raw)
+        settings = Settings.model_validate(_with_prompts(raw, base))
     except ValidationError as error:
         raise ConfigError(f"{path or 'settings'}: {explain_validation(error)}") from None
     declared = entities or (str(base / settings.entities) if settings.entities else None)
@@ -185,6 +206,17 @@ def load_settings(
             "entities": str(Path(declared).resolve()) if declared else None,
         }
     )
+
+
+def _with_prompts(raw: Mapping[str, object], base: Path) -> Mapping[str, object]:
+    """`raw` with the folder `distill.summarizer.prompts` replaced by what its files say: workers read no file."""
+    distill = raw.get("distill")
+    summarizer = distill.get("summarizer") if isinstance(distill, Mapping) else None
+    folder = summarizer.get("prompts") if isinstance(summarizer, Mapping) else None
+    if not isinstance(distill, Mapping) or not isinstance(summarizer, Mapping) or not isinstance(folder, str):
+        return raw
+    prompts = {level: read_yaml(base / folder / f"{level}.yaml") for level in Prompts.model_fields}
+    return {**raw, "distill": {**distill, "summarizer": {**summarizer, "prompts": prompts}}}
 
 
 def load_registry(settings: Settings) -> Registry:

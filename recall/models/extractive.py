@@ -18,6 +18,7 @@ from recall.ports import Embedder, Summary, SummaryTask, Tokenizer
 
 # A sentence ends at a terminator followed by space, at a CJK terminator, or at a line break.
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[”」』）]*|(?=\n)|$)", re.DOTALL)
+_ENDED = re.compile(r"[.!?…。！？][\"'”’)\]」』）]*$")
 MAX_SENTENCES = 512
 
 
@@ -109,6 +110,13 @@ def cut(text: str, budget: int, tokenizer: Tokenizer) -> str:
         if kept:
             return kept
     return ""
+
+
+def without_torn_end(text: str) -> str:
+    """`text` without the sentence that its writer was stopped in; all of it when there is no other."""
+    pieces = sentences(text)
+    whole = pieces[:-1] if pieces and not _ENDED.search(pieces[-1]) else pieces
+    return text[: text.rindex(whole[-1]) + len(whole[-1])] if whole else text
 
 
 def _longest(pieces: Sequence[str], budget: int, tokenizer: Tokenizer, joint: str) -> str:
