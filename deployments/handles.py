@@ -19,6 +19,7 @@ from recall.errors import ChannelError, RecallError, TransientStoreError
 from recall.ports import ChannelQuery
 from recall.results import ChannelAnswer, DegradedCode, Walk
 from recall.rows import Caller, Json, Row
+from recall.where import Where
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,6 +151,7 @@ class HandleRows:
     def __init__(self, handle: DeploymentHandle) -> None:
         self._address = f"deployment {handle.deployment_name}"
         self._get_many = handle.options(method_name="get_many")
+        self._find = handle.options(method_name="find")
         self._health = handle.options(method_name="health")
         self._tenants = handle.options(method_name="tenants")
 
@@ -157,6 +159,12 @@ class HandleRows:
         self, caller: Caller, entity: str, ids: Sequence[str], *, timeout_s: float | None = None
     ) -> dict[str, Row]:
         rows: dict[str, Row] = await call(self._get_many, caller, entity, tuple(ids), timeout_s, failure=self._failure)
+        return rows
+
+    async def find(
+        self, caller: Caller, entity: str, where: Where, limit: int, *, timeout_s: float | None = None
+    ) -> list[Row]:
+        rows: list[Row] = await call(self._find, caller, entity, where, limit, timeout_s, failure=self._failure)
         return rows
 
     async def health(self, timeout_s: float) -> None:

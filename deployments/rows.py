@@ -11,11 +11,12 @@ from recall.planes import open_rows, plane_context
 from recall.registry import Registry
 from recall.rows import Caller, Row
 from recall.settings import Settings
+from recall.where import Where
 
 
 @serve.deployment(max_constructor_retry_count=CONSTRUCTOR_RETRIES)
 class Rows:
-    """Live rows by id."""
+    """Live rows, by id or by an indexed column."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._store = open_rows(settings, plane_context(settings, registry))
@@ -24,6 +25,11 @@ class Rows:
         self, caller: Caller, entity: str, ids: Sequence[str], timeout_s: float | None
     ) -> dict[str, Row]:
         return await self._store.get_many(caller, entity, ids, timeout_s=timeout_s)
+
+    async def find(
+        self, caller: Caller, entity: str, where: Where, limit: int, timeout_s: float | None
+    ) -> list[Row]:
+        return await self._store.find(caller, entity, where, limit, timeout_s=timeout_s)
 
     def tenants(self) -> list[str]:
         """Every tenant that has rows; runs in Serve's thread pool, because the store's method blocks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from recall.digest.hashes import BANDS
 from recall.entities import Column, EdgeSpec, EmbedSpec, EntitySpec, SearchSpec
 
 
@@ -36,10 +37,14 @@ def digest_entity() -> EntitySpec:
         "source_id": Column(type="string"),
         "summary": Column(type="string"),
         "summary_hash": Column(type="string"),
-        "content_hash": Column(type="string"),
+        "content_hash": Column(type="string", indexed=True),
+        "input_hash": Column(type="string", indexed=True),
         "sem_hash": Column(type="string"),
+        **{f"band_{band}": Column(type="int", indexed=True) for band in range(BANDS)},
         "child_ids": Column(type="strings"),
+        "cited_ids": Column(type="strings"),
         "parent_ids": Column(type="strings"),
+        "asked": Column(type="bool"),
         "tokens": Column(type="int"),
         "recipe": Column(type="string"),
         "source_hash": Column(type="string"),

@@ -30,10 +30,14 @@ def _one_or_many(value: object) -> object:
 
 
 class Column(Strict):
-    """One column of the source table. `filterable` columns are copied into every plane."""
+    """One column of the source table. `filterable` columns are copied into every plane.
+
+    `indexed` columns have an index in the source of truth, for `RowReader.find`.
+    """
 
     type: FieldType
     filterable: bool = False
+    indexed: bool = False
     # Name in the user's table when it differs from the field's name.
     column: str | None = None
 
@@ -41,6 +45,8 @@ class Column(Strict):
     def _filterable_type(self) -> Self:
         if self.filterable and self.type not in FILTERABLE_TYPES:
             raise ValueError(f"a {self.type} column cannot be filterable")
+        if self.indexed and self.type not in FILTERABLE_TYPES:
+            raise ValueError(f"a {self.type} column cannot be indexed")
         return self
 
 
@@ -96,11 +102,30 @@ class DistillSpec(Strict):
     budget: int = Field(default=256, ge=16)
 
 
+class ExistingSpec(Strict):
+    """Somebody else's table or view: read as it is where it lies, never created, altered or written.
+
+    It needs a key column that is unique per tenant, of a text, integer or UUID type, and the columns that the entity
+    declares; `_version` and `_deleted` are not expected. Rows without a `version` column count as version 0: changes
+    are seen by their content. A row that leaves the table, or its view, is gone. In PostgreSQL `table` may name a
+    schema (`sales.orders`); without one it is `public`.
+    """
+
+    # The tenant that all rows belong to, where the table has no `tenant` column.
+    owner: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
+
+
+def _existing(value: object) -> object:
+    return ({} if value else None) if isinstance(value, bool) else value
+
+
 class EntitySpec(Strict):
     """One entity: a table of the source of truth and what each plane makes of its rows."""
 
     columns: dict[str, Annotated[Column, BeforeValidator(_column)]]
     table: str | None = None
+    # `true`, or `{owner: tenant}`: the table exists already, and is somebody else's.
+    existing: Annotated[ExistingSpec | None, BeforeValidator(_existing)] = None
     key: str = "id"
     version: str | None = None
     tenant: str = "tenant"

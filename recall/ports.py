@@ -100,6 +100,14 @@ class RowReader(Protocol):
     ) -> dict[str, Row]:
         """Live rows by id; missing, deleted and foreign ones are left out. `ids` may have any length."""
 
+    async def find(
+        self, caller: Caller, entity: str, where: Where, limit: int, *, timeout_s: float | None = None
+    ) -> list[Row]:
+        """The first `limit` live rows in id order that satisfy `where`, which names indexed columns only.
+
+        Served from an index. Raises InvalidFilter for a column without one, or for `like` and `ilike`.
+        """
+
 
 class RowStore(RowReader, PlaneReader, Protocol):
     """The source of truth: the only store whose contents reach an answer."""

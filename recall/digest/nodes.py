@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from recall.digest.hashes import bands
 from recall.rows import Json, Ref, Row
 
 Kind = Literal["entity", "scope", "cluster", "part", "tenant"]
@@ -35,7 +36,11 @@ def parent_of_part(node_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One digest. `routing`: path bits of a level-0 node in the routing tree; `source_hash`: of its guarded text."""
+    """One digest. Level 0 only: `routing`, its leaf of the routing tree, and `source_hash`, of its guarded text.
+
+    `input_hash`: what the summary was made of. `asked`: a model made it; else it is its source, or what its children
+    say, which fitted. `cited_ids`: the children that the summary draws on.
+    """
 
     id: str
     level: int
@@ -43,11 +48,14 @@ class Node:
     summary: str
     summary_hash: str
     content_hash: str
+    input_hash: str
     sem_hash: str
     child_ids: tuple[str, ...]
     parent_ids: tuple[str, ...]
     tokens: int
     recipe: str
+    asked: bool = False
+    cited_ids: tuple[str, ...] = ()
     scope_name: str | None = None
     scope_value: str | None = None
     source: Ref | None = None
@@ -67,9 +75,13 @@ class Node:
             "summary": self.summary,
             "summary_hash": self.summary_hash,
             "content_hash": self.content_hash,
+            "input_hash": self.input_hash,
             "sem_hash": self.sem_hash,
+            **{f"band_{at}": band for at, band in enumerate(bands(self.sem_hash))},
             "child_ids": list(self.child_ids),
+            "cited_ids": list(self.cited_ids),
             "parent_ids": list(self.parent_ids),
+            "asked": self.asked,
             "tokens": self.tokens,
             "recipe": self.recipe,
             "source_hash": self.source_hash,

@@ -64,7 +64,17 @@ def plan(parent: str, children: Sequence[Child], limits: Limits) -> list[Call]:
     while not _fits(current, limits):
         level += 1
         # Two children always fit, and any trie has a pair of siblings: every level is shorter than the one before.
-        current = [_part(f"{parent}#{level}.", group, heights, calls, limits) for group in _groups(current, limits)]
+        parts = []
+        for prefix, group in _groups(current, limits):
+            if len(group) == 1:
+                # A part of one would only repeat its child.
+                parts.append(group[0])
+                continue
+            call = _call(f"{parent}#{level}.{prefix}", group, heights)
+            calls.append(call)
+            heights[call.id] = call.height
+            parts.append(Child(call.id, prefix, limits.output_budget))
+        current = parts
     calls.append(_call(parent, current, heights))
     return sorted(calls, key=lambda call: (call.height, call.id))
 
@@ -75,17 +85,17 @@ def _fits(children: Sequence[Child], limits: Limits) -> bool:
     return len(children) <= limits.max_fan_in and sum(child.tokens for child in children) <= limits.input_budget
 
 
-def _groups(children: Sequence[Child], limits: Limits) -> list[Sequence[Child]]:
-    """Maximal trie prefixes whose children fit, in key order."""
-    done: list[Sequence[Child]] = []
-    pending: list[tuple[Sequence[Child], int]] = [(children, 0)]
+def _groups(children: Sequence[Child], limits: Limits) -> list[tuple[str, Sequence[Child]]]:
+    """Maximal trie prefixes whose children fit, in key order. A prefix stays while its children come and go."""
+    done: list[tuple[str, Sequence[Child]]] = []
+    pending: list[tuple[str, Sequence[Child]]] = [("", children)]
     while pending:
-        group, depth = pending.pop()
-        if _fits(group, limits):
-            done.append(group)
+        prefix, group = pending.pop()
+        if prefix and _fits(group, limits):
+            done.append((prefix, group))
             continue
-        middle = _first_one(group, depth)
-        pending += [(part, depth + 1) for part in (group[middle:], group[:middle]) if part]
+        middle = _first_one(group, len(prefix))
+        pending += [(prefix + bit, part) for bit, part in (("1", group[middle:]), ("0", group[:middle])) if part]
     return done
 
 
@@ -101,26 +111,6 @@ def _first_one(group: Sequence[Child], depth: int) -> int:
     return low
 
 
-def _part(stem: str, group: Sequence[Child], heights: dict[str, int], calls: list[Call], limits: Limits) -> Child:
-    if len(group) == 1:
-        # A part of one would only repeat its child.
-        return group[0]
-    prefix = _common_prefix(group[0].key, group[-1].key)
-    call = _call(stem + prefix, group, heights)
-    calls.append(call)
-    heights[call.id] = call.height
-    return Child(call.id, group[0].key, limits.output_budget)
-
-
 def _call(node: str, children: Sequence[Child], heights: Mapping[str, int]) -> Call:
     height = 1 + max(heights.get(child.id, 0) for child in children)
     return Call(node, tuple(child.id for child in children), height)
-
-
-def _common_prefix(first: str, last: str) -> str:
-    length = 0
-    for left, right in zip(first, last, strict=False):
-        if left != right:
-            break
-        length += 1
-    return first[:length]

@@ -8,6 +8,7 @@ rows and never a shuffle. Deterministic: the same sample in any order gives the 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,18 +24,31 @@ class _Split:
     normal: np.ndarray
     offset: float
 
+    def right(self, rows: np.ndarray) -> np.ndarray:
+        """Which of (n, dim) rows go right: for each row the same, whatever rows stand beside it."""
+        sums = (rows.astype(np.float64) * self.normal).sum(axis=1)
+        return np.asarray(np.round(sums - self.offset, 7) > 0)
+
 
 @dataclass(slots=True)
 class RoutingTree:
-    """Inner nodes by path (a text of '0' and '1'; the root is ""). Every path without a split is a leaf."""
+    """Inner nodes by path (a text of '0' and '1'; the root is ""). Every path without a split is a leaf.
+
+    `mean` is the mean of the sample, what a sem_hash is centred on. `stuck`: leaves that could not be split, by the
+    number of members that they had then.
+    """
 
     dim: int
+    mean: np.ndarray
     splits: dict[str, _Split] = field(default_factory=dict)
+    stuck: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def fit(cls, sample: np.ndarray, max_leaf: int) -> RoutingTree:
         """A tree whose leaves hold at most `max_leaf` rows of the (n, dim) `sample`, as far as rows differ."""
-        tree = cls(sample.shape[1])
+        sample = _sorted(sample)
+        mean = sample.mean(axis=0) if len(sample) else np.zeros(sample.shape[1], np.float32)
+        tree = cls(sample.shape[1], mean.astype(np.float32))
         tree.grow("", sample, max_leaf)
         return tree
 
@@ -52,8 +66,23 @@ class RoutingTree:
             if split is None:
                 continue
             self.splits[here] = split
-            right = rows @ split.normal > split.offset
+            right = split.right(rows)
             pending += [(here + "0", rows[~right]), (here + "1", rows[right])]
+
+    def is_leaf(self, path: str) -> bool:
+        """Whether `path` is a leaf of this tree."""
+        return path not in self.splits and (not path or path[:-1] in self.splits)
+
+    def overfull(self, counts: Mapping[str, int], max_leaf: int) -> dict[str, int]:
+        """The leaves of `counts` with more than `max_leaf` members that are worth splitting: not tried, or doubled."""
+        return {path: n for path, n in counts.items() if n > max(max_leaf, 2 * self.stuck.get(path, 0))}
+
+    def graft(self, path: str, raw: bytes, members: int) -> None:
+        """Take over what a copy of this tree grew below the leaf `path`; it is stuck when nothing grew."""
+        grown = {at: split for at, split in RoutingTree.load(raw).splits.items() if at.startswith(path)}
+        self.splits |= grown
+        if not grown:
+            self.stuck[path] = members
 
     def route(self, vectors: np.ndarray) -> list[str]:
         """The leaf path of each of (n, dim) vectors."""
@@ -66,7 +95,7 @@ class RoutingTree:
                 for row in rows:
                     paths[row] = here
                 continue
-            right = vectors[rows] @ split.normal > split.offset
+            right = split.right(vectors[rows])
             pending += [(here + "0", rows[~right]), (here + "1", rows[right])]
         return paths
 
@@ -82,7 +111,15 @@ class RoutingTree:
         normals = np.array([self.splits[path].normal for path in paths], dtype=np.float32).reshape(len(paths), self.dim)
         offsets = np.array([self.splits[path].offset for path in paths], dtype=np.float64)
         buffer = io.BytesIO()
-        np.savez(buffer, dim=np.array(self.dim), paths=np.array(paths, dtype=str), normals=normals, offsets=offsets)
+        np.savez(
+            buffer,
+            mean=self.mean,
+            paths=np.array(paths, dtype=str),
+            normals=normals,
+            offsets=offsets,
+            stuck_paths=np.array(sorted(self.stuck), dtype=str),
+            stuck_counts=np.array([self.stuck[path] for path in sorted(self.stuck)], dtype=np.int64),
+        )
         return buffer.getvalue()
 
     @classmethod
@@ -92,7 +129,10 @@ class RoutingTree:
                 str(path): _Split(normal, float(offset))
                 for path, normal, offset in zip(stored["paths"], stored["normals"], stored["offsets"], strict=True)
             }
-            return cls(int(stored["dim"]), splits)
+            stuck = {
+                str(path): int(count) for path, count in zip(stored["stuck_paths"], stored["stuck_counts"], strict=True)
+            }
+            return cls(len(stored["mean"]), stored["mean"], splits, stuck)
 
 
 def cluster_id(path: str) -> str:
@@ -117,7 +157,7 @@ def _bisect(rows: np.ndarray) -> _Split | None:
     for _ in range(_ITERATIONS):
         if split is None:
             return None
-        moved = rows @ split.normal > split.offset
+        moved = split.right(rows)
         if np.array_equal(moved, right):
             return split
         right = moved

@@ -8,13 +8,15 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from recall.errors import Busy, TransientStoreError
+from recall.planes.indexed import check_indexed
 from recall.planes.opening import PlaneContext
 from recall.ports import Page, WriteReport
 from recall.registry import Entity
 from recall.rows import Caller, Ref, Row, Tombstone
+from recall.where import Where, matches
 
 
 class MemoryRows:
@@ -60,6 +62,15 @@ class MemoryRows:
         table = self._rows.get((caller.tenant, self._registry.entity(entity).name), {})
         rows = {row_id: table[row_id] for row_id in ids if row_id in table}
         return {i: row for i, row in rows.items() if not row.deleted and caller.scope in (None, row.scope)}
+
+    async def find(
+        self, caller: Caller, entity: str, where: Where, limit: int, *, timeout_s: float | None = None
+    ) -> list[Row]:
+        self._check_deadline(timeout_s)
+        check_indexed(where, self._registry.entity(entity))
+        table = self._rows.get((caller.tenant, entity), {})
+        seen = (table[row_id] for row_id in sorted(table) if caller.scope in (None, table[row_id].scope))
+        return list(islice((row for row in seen if not row.deleted and matches(where, row.values)), limit))
 
     def pages(self, tenant: str, entity: str, size: int) -> list[Page]:
         ids = sorted(self._rows.get((tenant, entity), {}))

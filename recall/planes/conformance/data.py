@@ -49,10 +49,10 @@ def conformance_registry() -> Registry:
     `badge` (an integer key, names of its own in the database)."""
     item = {
         "columns": {
-            "title": {"type": "string", "filterable": True},
+            "title": {"type": "string", "filterable": True, "indexed": True},
             "status": {"type": "string", "filterable": True},
             "cost": {"type": "float", "filterable": True},
-            "amount": {"type": "int", "filterable": True},
+            "amount": {"type": "int", "filterable": True, "indexed": True},
             "active": {"type": "bool", "filterable": True},
             "due": {"type": "date", "filterable": True},
             "seen": {"type": "datetime", "filterable": True},

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from recall.errors import Busy, TransientStoreError, UnknownEntity
-from recall.planes.conformance.data import AWKWARD_IDS
+from recall.errors import Busy, InvalidFilter, TransientStoreError, UnknownEntity
+from recall.planes.conformance.data import AWKWARD_IDS, INJECTION, conformance_registry
 from recall.planes.conformance.suite import Loop, Opener, StoreSuite
 from recall.planes.opening import PlaneContext
 from recall.ports import Page, RowStore, WriteReport
 from recall.rows import Caller, Json, Ref, Row, Tombstone
+from recall.where import AllOf, Condition, parse_where
 
 VALUES: Mapping[str, Json] = {
     "title": "Ärger mit 认证 🙂 and 'quotes' \\ \"here\"",
@@ -180,6 +181,36 @@ class RowsConformance(StoreSuite):
         assert self.get(run, store, tenant, "n", "s", scope="' OR '1'='1") == {}
         assert run(store.get_many(Caller(tenant, "north"), "place", ["p"]))["p"].scope == "north"
         assert run(store.get_many(Caller(tenant, "south"), "place", ["p"])) == {}
+
+    def test_rows_are_found_by_indexed_columns(self, run: Loop, store: RowStore, tenant: str) -> None:
+        rows = [row(f"r{i:02d}", title=f"t{i % 3}", amount=i, region="north" if i % 2 else None) for i in range(30)]
+        store.upsert(tenant, rows)
+        store.upsert(f"{tenant}-b", rows)
+        store.delete(tenant, [Tombstone(Ref("item", "r01"), 2)])
+
+        def found(raw: Mapping[str, object], limit: int = 100, scope: str | None = None) -> list[str]:
+            where = parse_where(raw, {"item": conformance_registry().entity("item").filter_fields})
+            assert where is not None
+            return [one.ref.id for one in run(store.find(Caller(tenant, scope), "item", where, limit))]
+
+        assert found({"title": "t1"}) == [f"r{i:02d}" for i in range(4, 30, 3)]
+        assert found({"title": "t1"}, limit=2) == ["r04", "r07"]
+        assert found({"title": "t1"}, scope="north") == ["r07", "r13", "r19", "r25"]
+        assert found({"title": {"in": ["t0", "t2"]}, "amount": {"gte": 20, "lt": 24}}) == ["r20", "r21", "r23"]
+        assert found({"or": [{"amount": 3}, {"amount": 5}, {"title": INJECTION}]}) == ["r03", "r05"]
+        assert found({"amount": {"isnull": True}}) == []
+        (whole,) = run(store.find(Caller(tenant), "item", Condition("amount", "int", "eq", 3), 9))
+        assert whole == self.get(run, store, tenant, "r03")["r03"]
+
+    def test_a_column_without_an_index_is_not_searched(self, run: Loop, store: RowStore, tenant: str) -> None:
+        for condition in (
+            Condition("status", "string", "eq", "open"),
+            Condition("title", "string", "like", "a%"),
+            Condition("title", "int", "eq", 1),
+            Condition("no_such", "string", "eq", "x"),
+        ):
+            with pytest.raises(InvalidFilter, match=condition.field):
+                run(store.find(Caller(tenant), "item", AllOf((condition,)), 1))
 
     def test_one_job_holds_a_tenant_at_a_time(self, store: RowStore, tenant: str) -> None:
         holder = rf"backfill.*{os.getpid()}.*{socket.gethostname()}"
