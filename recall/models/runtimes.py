@@ -47,6 +47,9 @@ class OpenVinoRuntime:
             # By default the CPU's model decides between float32 and bfloat16; an index must not depend on that.
             "INFERENCE_PRECISION_HINT": "f32",
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP,
+            # Compiled kernels kept, by shape. Texts of all lengths take a process with the default of 5,000 from 0.5 to
+            # 1.8 GiB within 2,000 texts and on; with 32 to 100 it stays under 0.8 GiB, no slower.
+            "CPU_RUNTIME_CACHE_CAPACITY": "64",
         }
         try:
             compiled = core.compile_model(core.read_model(model), "CPU", options)
