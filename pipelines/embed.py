@@ -15,7 +15,7 @@ from pipelines.receipts import Failure, Receipt
 from pipelines.stages import Staged, conform
 from recall.errors import ConfigError
 from recall.keys import chunk_key
-from recall.ports import Embedder, TextSpan
+from recall.model_ports import Embedder, TextSpan
 from recall.registry import Registry
 from recall.texts import chunk_spans
 
@@ -26,7 +26,7 @@ ROWS_TO_BLAME_MODEL = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunks:
+class Chunks:
     """Chunks of some rows, in row order: index of the row, ordinal in it, span, vector."""
 
     rows: list[int]
@@ -75,7 +75,7 @@ class EmbedStage:
 
     def _isolate(
         self, indices: Sequence[int], entities: Sequence[str], texts: Sequence[str]
-    ) -> tuple[list[_Chunks], dict[int, str]]:
+    ) -> tuple[list[Chunks], dict[int, str]]:
         """Chunks of `indices`, halving what the model raises on until the rows at fault stand alone."""
         if not indices:
             return [], {}
@@ -89,7 +89,7 @@ class EmbedStage:
         second, worse = self._isolate(indices[middle:], entities, texts)
         return first + second, bad | worse
 
-    def _embed(self, indices: Sequence[int], entities: Sequence[str], texts: Sequence[str]) -> _Chunks:
+    def _embed(self, indices: Sequence[int], entities: Sequence[str], texts: Sequence[str]) -> Chunks:
         tokens = self._model.token_spans([texts[index] for index in indices])
         rows: list[int] = []
         ordinals: list[int] = []
@@ -105,9 +105,9 @@ class EmbedStage:
             raise ValueError(
                 f"the model returned {vectors.shape} for {len(chunks)} texts, or values that are no number"
             )
-        return _Chunks(rows, ordinals, spans, vectors, sum(map(len, tokens)), int(bool(chunks)))
+        return Chunks(rows, ordinals, spans, vectors, sum(map(len, tokens)), int(bool(chunks)))
 
-    def _assemble(self, rows: pa.Table, parts: Sequence[_Chunks], failed: dict[int, str]) -> pa.Table:
+    def _assemble(self, rows: pa.Table, parts: Sequence[Chunks], failed: dict[int, str]) -> pa.Table:
         """One record per chunk; a row without chunks is one record that is not live."""
         indices = [index for part in parts for index in part.rows]
         chunked = set(indices)
@@ -130,7 +130,7 @@ class EmbedStage:
             table = table.append_column(name, column) if position < 0 else table.set_column(position, name, column)
         return conform(table, self._schema)
 
-    def _vectors(self, parts: Sequence[_Chunks], bare: int) -> pa.Array:
+    def _vectors(self, parts: Sequence[Chunks], bare: int) -> pa.Array:
         kind = pa.list_(pa.float32(), self._model.dim)
         matrix = [part.vectors for part in parts]
         flat = np.concatenate(matrix).astype(np.float32, copy=False).ravel() if matrix else np.zeros(0, np.float32)

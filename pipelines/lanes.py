@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from recall.errors import ConfigError
 from recall.keys import content_hash
+from recall.model_ports import Embedder
 from recall.planes.opening import (
     PlaneContext,
     open_graph,
@@ -19,7 +20,7 @@ from recall.planes.opening import (
     open_vector,
     plane_context,
 )
-from recall.ports import Embedder, GraphStore, RowStore, SearchStore, VectorStore, WriteReport
+from recall.ports import GraphStore, RowStore, SearchStore, VectorStore, WriteReport
 from recall.records import Plane, edges_of, with_edges
 from recall.registry import Registry
 from recall.schema import document_schema, filter_fields, node_schema, vector_schema

@@ -6,17 +6,9 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 
+from recall.model_ports import QueryEncoder
 from recall.options import GraphLimits
-from recall.ports import (
-    ChannelQuery,
-    GraphStore,
-    QueryEncoder,
-    SearchQuery,
-    SearchStore,
-    VectorHit,
-    VectorQuery,
-    VectorStore,
-)
+from recall.ports import ChannelQuery, GraphStore, SearchQuery, SearchStore, VectorHit, VectorQuery, VectorStore
 from recall.registry import Registry
 from recall.results import Candidate, ChannelAnswer, Match, Via, Walk
 from recall.rows import Caller, Json, Ref

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recall.errors import ConfigError
-from recall.ports import Tokenizer
+from recall.model_ports import Tokenizer
 
 Packer = Literal["prefix", "fill"]
 

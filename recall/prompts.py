@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from recall.entities import Strict
 from recall.keys import content_hash
-from recall.ports import SummaryTask
+from recall.model_ports import SummaryTask
 
 _FIELDS = {"texts", "words"}
 # English prose has about four words to three tokens; asking for fewer keeps answers whole.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from recall.ports import TextSpan
+from recall.model_ports import TextSpan
 from recall.registry import EmbedSpec, Entity, template_fields
 from recall.rows import Json
 
@@ -21,6 +21,12 @@ def search_text(entity: Entity, values: Mapping[str, Json]) -> str:
     """The text that full-text search sees; "" when the entity is not searchable or its fields are empty."""
     spec = entity.spec.search
     return "" if spec is None else _render(spec.fields, None, values)
+
+
+def distill_text(entity: Entity, values: Mapping[str, Json]) -> str:
+    """The text that a row's digest is made of; "" when the entity is not distilled or its fields are empty."""
+    spec = entity.spec.distill
+    return "" if spec is None else _render(spec.fields, spec.template, values)
 
 
 def _render(fields: Sequence[str], template: str | None, values: Mapping[str, Json]) -> str:

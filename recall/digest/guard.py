@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from recall.errors import ConfigError
 from recall.keys import content_hash
-from recall.ports import Guard, GuardContext, Guarded
+from recall.model_ports import Guard, GuardContext, Guarded
 from recall.registry import Strict
 
 log = logging.getLogger(__name__)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from recall.errors import ConfigError
+from recall.model_ports import Embedder, Summarizer
 from recall.models.encoder import LocalEncoder
-from recall.ports import Embedder, Summarizer
 from recall.settings import EmbedderSettings, SummarizerSettings
 
 __all__ = ["LocalEncoder", "open_embedder", "open_summarizer"]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from recall.errors import ChannelError
-from recall.ports import Embedder
+from recall.model_ports import Embedder
 from recall.results import DegradedCode
 
 CHANNEL = "vector"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recall.model_ports import Embedder, Summary, SummaryTask, Tokenizer
 from recall.packing import quarter_bytes
-from recall.ports import Embedder, Summary, SummaryTask, Tokenizer
 
 # A sentence ends at a terminator followed by space, at a CJK terminator, or at a line break.
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[”」』）]*|(?=\n)|$)", re.DOTALL)

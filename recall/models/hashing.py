@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recall.ports import TextSpan
+from recall.model_ports import TextSpan
 
 _WORD = re.compile(r"\w+")
 

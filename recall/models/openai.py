@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from recall.errors import ConfigError
+from recall.model_ports import Summary, SummaryTask, TextSpan, Tokenizer
 from recall.models.endpoint import Endpoint, RequestFailed
 from recall.models.extractive import cut, without_torn_end
 from recall.packing import quarter_bytes
-from recall.ports import Summary, SummaryTask, TextSpan, Tokenizer
 from recall.prompts import joined
 from recall.settings import OpenAiSummarizerSettings, VllmEmbedderSettings
 

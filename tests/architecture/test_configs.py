@@ -10,7 +10,7 @@ from recall.settings import Settings, load_registry, load_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STARTER = Path(__file__).parents[2] / "recall" / "commands" / "starter"
-ENTITY_FILES = sorted(CONFIGS.glob("entities/*.yaml")) + [STARTER / "entities.yaml"]
+ENTITY_FILES = [*sorted(CONFIGS.glob("entities/*.yaml")), STARTER / "entities.yaml"]
 
 
 def test_local_yaml_spells_out_every_default() -> None:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recall.errors import ChannelError
+from recall.model_ports import TextSpan
 from recall.models import LocalEncoder, open_embedder
 from recall.models.hashing import HashEmbedder
-from recall.ports import TextSpan
 from recall.settings import HashEmbedderSettings, NoEmbedderSettings
 
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from recall.entities import EmbedSpec
 from recall.errors import ConfigError
+from recall.model_ports import Embedder
 from recall.models import open_embedder
 from recall.models.minilm import MiniLmEmbedder, model_files
-from recall.ports import Embedder
 from recall.settings import MiniLmSettings
 from recall.texts import chunk_spans
 

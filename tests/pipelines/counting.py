@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recall.ports import TextSpan
+from recall.model_ports import TextSpan
 from recall.settings import HashEmbedderSettings
 
 

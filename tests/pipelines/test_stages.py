@@ -17,7 +17,7 @@ from pipelines.receipts import Failure, Receipt, read_receipts, receipts_table
 from pipelines.sinks import whole_rows
 from pipelines.stages import changed_rows, pending_table, plain_stage, split_pending
 from recall.errors import ConfigError, TerminalStoreError
-from recall.ports import TextSpan
+from recall.model_ports import TextSpan
 from recall.records import Record, edges_of, record, with_edges
 from recall.registry import Registry
 from recall.rows import Ref, Row
