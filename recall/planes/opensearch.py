@@ -15,7 +15,6 @@ import pyarrow as pa
 from recall.errors import IndexMissing, TerminalStoreError, TransientStoreError
 from recall.keys import check_tenant
 from recall.planes.folders import tombstone_rows
-from recall.planes.likes import matching_values
 from recall.planes.opening import PlaneContext
 from recall.planes.opensearch_analysis import query_text
 from recall.planes.opensearch_filters import (
@@ -197,7 +196,8 @@ class OpenSearchSearch:
         while True:
             body = {"size": 0, "query": confined, "aggs": {"values": {"composite": pages}}}
             answer = (await self._ask(alias, None, body))["aggregations"]["values"]
-            found += matching_values(condition, [bucket["key"]["value"] for bucket in answer["buckets"]])
+            values = [bucket["key"]["value"] for bucket in answer["buckets"]]
+            found += [value for value in values if matches(condition, {condition.field: value})]
             if "after_key" not in answer:
                 return found
             pages["after"] = answer["after_key"]

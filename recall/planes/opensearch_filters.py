@@ -13,15 +13,18 @@ from functools import cache, lru_cache
 from typing import Any
 
 from recall.planes.likes import like_shape
-from recall.planes.opensearch_schema import stored_value, too_long
+from recall.planes.opensearch_schema import LONGEST, stored_value, too_long
 from recall.where import AllOf, Condition, Where
 
 Query = dict[str, Any]
 # Far below the terms that one query may hold (65,536).
 _TERMS = 32_768
-# Length of a regular expression, and the least that an automaton may cost, at which servers give up.
-_EXPRESSION = 900
-_AUTOMATON = 40_000
+# In bytes. Servers refuse automata of more than 1,000 states, and regular expressions of more than 1,000 characters.
+_LARGEST = 900
+# Bytes squared. From 66,000 on servers give up making an automaton deterministic.
+_COSTLIEST = 40_000
+# How the first bytes of a longer value compare: where these are equal, the value is greater.
+_RANGES = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}
 _CASED = range(0x1_F000)
 
 
@@ -37,19 +40,30 @@ NOTHING_FOUND = Lookup()
 
 
 def needs_values(condition: Condition) -> bool:
-    """Whether the distinct values have to be read, because no automaton can stand for the pattern."""
-    pattern = str(condition.value)
+    """Whether the distinct values have to be read, because no automaton can stand for the pattern or the range."""
+    operand = str(condition.value)
+    if condition.kind == "string" and condition.op in _RANGES:
+        return _size(operand) > _LARGEST
     if condition.op == "ilike":
-        return len(_regular(pattern)) > _EXPRESSION or _too_complex(pattern)
-    return condition.op == "like" and like_shape(pattern).kind in ("infix", "other") and _too_complex(pattern)
+        return _size(_regular(operand)) > _LARGEST or _too_complex(operand)
+    if condition.op != "like":
+        return False
+    shape = like_shape(operand)
+    if shape.kind in ("infix", "other"):
+        return _too_complex(operand)
+    return shape.kind == "prefix" and _LARGEST < _size(shape.text) <= LONGEST
 
 
 def _too_complex(pattern: str) -> bool:
     _, run, tail = pattern.partition("%")
-    if len(pattern) > _EXPRESSION:
+    if _size(pattern) > _LARGEST:
         return True
     # What follows a `%` may begin anywhere: the automaton follows every beginning, and each `_` doubles them.
-    return bool(run) and len(tail) ** 2 * 2 ** min(tail.count("_"), 32) > _AUTOMATON
+    return bool(run) and _size(tail) ** 2 * 2 ** min(tail.count("_"), 32) > _COSTLIEST
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
 
 
 def needs_long(condition: Condition) -> bool:
@@ -59,6 +73,8 @@ def needs_long(condition: Condition) -> bool:
     if condition.op in ("like", "ilike"):
         shape = like_shape(str(condition.value))
         return condition.op == "ilike" or shape.kind != "equal" or too_long(shape.text)
+    if condition.op in _RANGES:
+        return needs_values(condition)
     values = condition.value if isinstance(condition.value, tuple) else (condition.value,)
     return any(too_long(str(value)) for value in values)
 
@@ -137,17 +153,15 @@ def _string(condition: Condition, found: Lookup, name: str, present: Query) -> Q
         return any_of([all_of([present], but=[equal]), all_of([long])])
     if op in ("like", "ilike"):
         return any_of([all_of([_like(condition, found, name)], but=[long]), *looked_up])
-    return _range(condition, name, long, looked_up)
+    return _range(condition, found, long, looked_up)
 
 
-def _range(condition: Condition, name: str, long: Query, looked_up: list[Query]) -> Query:
-    op, operand = condition.op, str(condition.value)
-    if needs_long(condition):
-        return any_of([all_of([{"range": {name: {op: operand}}}], but=[long]), *looked_up])
-    # A long value is greater than its own first bytes: equality on those means greater.
-    cut = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}[op]
+def _range(condition: Condition, found: Lookup, long: Query, looked_up: list[Query]) -> Query:
+    name, op, operand = condition.column, condition.op, str(condition.value)
+    if needs_values(condition):
+        return any_of([all_of([one_of(name, found.values)], but=[long]), *looked_up])
     short = all_of([{"range": {name: {op: operand}}}], but=[long])
-    return any_of([short, all_of([{"range": {name: {cut: operand}}}, long])])
+    return any_of([short, all_of([{"range": {name: {_RANGES[op]: operand}}}, long])])
 
 
 def _like(condition: Condition, found: Lookup, name: str) -> Query:

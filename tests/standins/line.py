@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 
@@ -26,7 +27,14 @@ class Line:
         self._listener: socket.socket | None = None
         self._flows = threading.Event()
         self._flows.set()
+        self._delay_s = 0.0
+        self._connections = 0
         self.mend()
+
+    @property
+    def connections(self) -> int:
+        """How many are open now."""
+        return self._connections
 
     def mend(self) -> None:
         listener = socket.socket()
@@ -64,6 +72,15 @@ class Line:
         finally:
             self._flows.set()
 
+    @contextlib.contextmanager
+    def delayed(self, seconds: float) -> Iterator[None]:
+        """Everything that is sent, either way, arrives so much later."""
+        self._delay_s = seconds
+        try:
+            yield
+        finally:
+            self._delay_s = 0.0
+
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
@@ -76,13 +93,20 @@ class Line:
             far.settimeout(None)
             with self._guard:
                 self._sockets |= {near, far}
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+                self._connections += 1
+            threading.Thread(target=self._pump, args=(near, far), daemon=True).start()
+            threading.Thread(target=self._answer, args=(far, near), daemon=True).start()
+
+    def _answer(self, source: socket.socket, sink: socket.socket) -> None:
+        self._pump(source, sink)
+        with self._guard:
+            self._connections -= 1
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
                 self._flows.wait()
+                time.sleep(self._delay_s)
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
