@@ -108,8 +108,8 @@ class Memory(threading.Thread):
         return max(size for _, size in self.samples) / 1024
 
     def slope_mb_per_minute(self) -> float:
-        """Least squares over the second half of the samples, when everything is loaded."""
-        half = self.samples[len(self.samples) // 2 :]
+        """Least squares over the middle of the run: after everything has started, before lanes end."""
+        half = self.samples[len(self.samples) * 2 // 5 : len(self.samples) * 4 // 5]
         mean_t = sum(t for t, _ in half) / len(half)
         mean_m = sum(m for _, m in half) / len(half)
         spread = sum((t - mean_t) ** 2 for t, _ in half)
