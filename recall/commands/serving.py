@@ -55,8 +55,10 @@ def started(settings: Settings, *, port: int | None = None) -> Iterator[str]:
     """A running, quiet service; yields its base URL. Raises ConfigError when a deployment cannot start."""
     from deployments.serving import serving
 
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    # Serve sets its own logger's level when it is imported, so a level set here would not last.
+    logging.disable(logging.INFO)
     with ExitStack() as stack:
+        stack.callback(logging.disable, logging.NOTSET)
         try:
             url = stack.enter_context(serving(settings, port=port))
         except RuntimeError as error:
