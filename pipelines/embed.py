@@ -5,7 +5,7 @@ Never opens a store or a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,7 +71,7 @@ class EmbedStage:
             model_calls=sum(part.calls for part in parts),
             failures=tuple(Failure(entities[i], ids[i], reason) for i, reason in failed.items()),
         )
-        return Staged(self._assemble(rows, parts, failed), receipt)
+        return Staged(assemble(rows, parts, failed, self._schema), receipt)
 
     def _isolate(
         self, indices: Sequence[int], entities: Sequence[str], texts: Sequence[str]
@@ -107,35 +107,36 @@ class EmbedStage:
             )
         return Chunks(rows, ordinals, spans, vectors, sum(map(len, tokens)), int(bool(chunks)))
 
-    def _assemble(self, rows: pa.Table, parts: Sequence[Chunks], failed: dict[int, str]) -> pa.Table:
-        """One record per chunk; a row without chunks is one record that is not live."""
-        indices = [index for part in parts for index in part.rows]
-        chunked = set(indices)
-        bare = [index for index in range(rows.num_rows) if index not in chunked and index not in failed]
-        count = len(indices)
-        ordinals = [o for part in parts for o in part.ordinals] + [0] * len(bare)
-        spans = [span for part in parts for span in part.spans] + [TextSpan(0, 0)] * len(bare)
-        table = rows.take(pa.array(indices + bare, pa.int64()))
-        keys = [chunk_key(key, ordinal) for key, ordinal in zip(table["row_key"].to_pylist(), ordinals, strict=True)]
-        columns = {
-            "key": pa.array(keys, pa.string()),
-            "live": pa.array([True] * count + [False] * len(bare), pa.bool_()),
-            "ordinal": pa.array(ordinals, pa.int32()),
-            "start": pa.array([span.start for span in spans], pa.int32()),
-            "end": pa.array([span.end for span in spans], pa.int32()),
-            "vector": self._vectors(parts, len(bare)),
-        }
-        for name, column in columns.items():
-            position = table.schema.get_field_index(name)
-            table = table.append_column(name, column) if position < 0 else table.set_column(position, name, column)
-        return conform(table, self._schema)
 
-    def _vectors(self, parts: Sequence[Chunks], bare: int) -> pa.Array:
-        kind = pa.list_(pa.float32(), self._model.dim)
-        matrix = [part.vectors for part in parts]
-        flat = np.concatenate(matrix).astype(np.float32, copy=False).ravel() if matrix else np.zeros(0, np.float32)
-        vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=kind)
-        return pa.concat_arrays([vectors, pa.nulls(bare, kind)])
+def assemble(rows: pa.Table, parts: Sequence[Chunks], failed: Container[int], schema: pa.Schema) -> pa.Table:
+    """One record per chunk; a row without chunks, unless it `failed`, is one record that is not live."""
+    indices = [index for part in parts for index in part.rows]
+    chunked = set(indices)
+    bare = [index for index in range(rows.num_rows) if index not in chunked and index not in failed]
+    count = len(indices)
+    ordinals = [o for part in parts for o in part.ordinals] + [0] * len(bare)
+    spans = [span for part in parts for span in part.spans] + [TextSpan(0, 0)] * len(bare)
+    table = rows.take(pa.array(indices + bare, pa.int64()))
+    keys = [chunk_key(key, ordinal) for key, ordinal in zip(table["row_key"].to_pylist(), ordinals, strict=True)]
+    columns = {
+        "key": pa.array(keys, pa.string()),
+        "live": pa.array([True] * count + [False] * len(bare), pa.bool_()),
+        "ordinal": pa.array(ordinals, pa.int32()),
+        "start": pa.array([span.start for span in spans], pa.int32()),
+        "end": pa.array([span.end for span in spans], pa.int32()),
+        "vector": _vectors(parts, len(bare), schema.field("vector").type),
+    }
+    for name, column in columns.items():
+        position = table.schema.get_field_index(name)
+        table = table.append_column(name, column) if position < 0 else table.set_column(position, name, column)
+    return conform(table, schema)
+
+
+def _vectors(parts: Sequence[Chunks], bare: int, kind: pa.DataType) -> pa.Array:
+    matrix = [part.vectors for part in parts]
+    flat = np.concatenate(matrix).astype(np.float32, copy=False).ravel() if matrix else np.zeros(0, np.float32)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=kind)
+    return pa.concat_arrays([vectors, pa.nulls(bare, kind)])
 
 
 def _calls(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -30,6 +30,8 @@ def stage_rows(
     if not pages:
         return total
     with recall_errors(f"stage {lane.plane} of tenant {lane.tenant}"):
+        if lane.plane == "vector" and lane.settings.embedder.kind == "vllm" and folder is not None:
+            return _by_engine(lane, pages, folder, on_receipt)
         for batch in _receipts(lane, pages, folder).iter_batches(
             batch_size=None, batch_format="pyarrow", prefetch_batches=0
         ):
@@ -37,6 +39,17 @@ def stage_rows(
             total += receipt
             on_receipt(receipt)
     return total
+
+
+def _by_engine(lane: Lane, pages: Sequence[PageRead], folder: Folder, on_receipt: Callable[[Receipt], None]) -> Receipt:
+    """Through a vLLM engine, which takes a minute to start: not for pages in which nothing has changed."""
+    from pipelines.engine_vectors import stage_vectors
+
+    dry = stage_rows(lane, pages, None, lambda _: None)
+    if not dry.changed + dry.deleted:
+        on_receipt(dry)
+        return dry
+    return stage_vectors(lane, lane.settings.embedder, pages, folder, on_receipt)
 
 
 def _receipts(lane: Lane, pages: Sequence[PageRead], folder: Folder | None) -> Dataset:

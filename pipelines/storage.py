@@ -65,10 +65,10 @@ class Folder:
             with system.open_input_stream(f"{root}/{name}") as stream:
                 return bytes(stream.read())
 
-    def read_table(self, name: str) -> pa.Table:
+    def read_table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         with _mapped(f"{self.uri}/{name}"):
             system, root = _open(self.uri)
-            return pq.read_table(f"{root}/{name}", filesystem=system, partitioning=None)
+            return pq.read_table(f"{root}/{name}", columns=columns, filesystem=system, partitioning=None)
 
     def rows(self, name: str) -> int:
         """Rows of a Parquet file, from its footer."""
@@ -91,6 +91,12 @@ class Folder:
             for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True)):
                 if info.base_name.startswith(_UNFINISHED):
                     system.delete_file(info.path)
+
+    def drop(self, name: str) -> None:
+        """Delete one file."""
+        with _mapped(f"{self.uri}/{name}"):
+            system, root = _open(self.uri)
+            system.delete_file(f"{root}/{name}")
 
     def remove(self) -> None:
         """Delete the folder and everything in it."""
