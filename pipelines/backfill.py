@@ -110,19 +110,20 @@ def run_backfill(  # noqa: PLR0913 - the options of the command
     tenant: str,
     *,
     planes: Sequence[str] = PLANES,
+    entities: Sequence[str] | None = None,
     limit: int | None = None,
     dry_run: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     open_model: OpenModel | None = None,
 ) -> BackfillSummary:
-    """Embed, index and link every row of `tenant` whose content differs from what the planes hold.
+    """Embed, index and link every row of `tenant` (only of `entities`, if given) that the planes hold otherwise.
 
     Lanes are independent: one that fails is in the summary's `errors`, the others finish. Killed at any point and
     started again, it ends in the same stores; parts that were finished are loaded, not made again. Raises Busy when
     another job holds the tenant, ConfigError for wrong settings.
     """
     lanes = [Lane(plane, check_tenant(tenant), settings, registry, open_model) for plane in _chosen(settings, planes)]
-    job = _Backfill(lanes, tenant, limit, dry_run, on_progress or (lambda _: None))
+    job = _Backfill(lanes, tenant, entities, limit, dry_run, on_progress or (lambda _: None))
     path = settings.data_path("dead_letters") / f"backfill-{tenant}-{job.run}.jsonl"
     started = time.perf_counter()
     with lanes[0].rows() as rows, DeadLetters(path) as letters:
@@ -147,6 +148,7 @@ def _chosen(settings: Settings, planes: Sequence[str]) -> list[Plane]:
 class _Backfill:
     lanes: Sequence[Lane]
     tenant: str
+    entities: Sequence[str] | None
     limit: int | None
     dry_run: bool
     on_progress: Callable[[Progress], None]
@@ -154,7 +156,7 @@ class _Backfill:
     guard: Lock = field(default_factory=Lock)
 
     def execute(self, rows: RowStore, letters: DeadLetters, started: float) -> BackfillSummary:
-        plans = [(lane, plan_pages(lane, rows, self.limit)) for lane in self.lanes]
+        plans = [(lane, plan_pages(lane, rows, self.limit, self.entities)) for lane in self.lanes]
         live = asyncio.run(rows.count(self.tenant))
         with ray_session(self.lanes[0].settings):
             ready = time.perf_counter()

@@ -29,13 +29,13 @@ class PageRead:
     limit: int | None = None
 
 
-def plan_pages(lane: Lane, rows: RowStore, limit: int | None) -> list[PageRead]:
-    """The pages that cover every entity that `lane` sees, or its first `limit` rows."""
+def plan_pages(lane: Lane, rows: RowStore, limit: int | None, entities: Sequence[str] | None = None) -> list[PageRead]:
+    """The pages that cover every entity that `lane` sees, or its first `limit` rows; only `entities` where given."""
     most = lane.settings.pipeline.rows_per_part
     size = most if limit is None else max(1, min(most, limit))
     planned: list[PageRead] = []
     for name, entity in lane.registry.entities.items():
-        if not seen_by(lane.plane, entity):
+        if not seen_by(lane.plane, entity) or (entities is not None and name not in entities):
             continue
         pages = rows.pages(lane.tenant, name, size)
         counts = [None] * len(pages) if limit is None else [min(size, limit - n) for n in range(0, limit, size)]

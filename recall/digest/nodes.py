@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from recall.digest.hashes import bands
+from recall.keys import compact_json
 from recall.rows import Json, Ref, Row
 
 Kind = Literal["entity", "scope", "cluster", "part", "tenant"]
 DIGEST = "digest"
+_NUMBERS = re.compile(r"([0-9]+)")
 TENANT_NODE = "digest:2:tenant"
 
 
@@ -21,6 +25,35 @@ def entity_node(ref: Ref) -> str:
 def scope_node(name: str, value: str) -> str:
     """Id of the level-1 node of all rows that have `value` in the scope field `name`."""
     return f"digest:1:scope:{name}:{value}"
+
+
+def scope_nodes(names: Sequence[str], values: Mapping[str, Json]) -> list[str]:
+    """Ids of the scope nodes above a row: one for each of the fields `names` that has a value, or for each value."""
+    found: list[str] = []
+    for name in names:
+        value = values.get(name)
+        each = value if isinstance(value, list) else [value]
+        found += [scope_node(name, _scope_value(one)) for one in each if one not in (None, "")]
+    return sorted(set(found))
+
+
+def _scope_value(value: Json) -> str:
+    return value if isinstance(value, str) else compact_json(value).decode()
+
+
+def level1_parts(node_id: str) -> tuple[Kind, str | None, str | None]:
+    """Kind, scope name and scope value of a node above the rows, from its id."""
+    if node_id == TENANT_NODE:
+        return "tenant", None, None
+    if parent_of_part(node_id) != node_id:
+        return "part", None, None
+    _, _, kind, name, value = node_id.split(":", 4)
+    return ("scope", name, value) if kind == "scope" else ("cluster", None, None)
+
+
+def natural(node_id: str) -> list[str | int]:
+    """Sort key under which `turn 10` follows `turn 9`: digits and other text by turns."""
+    return [int(piece) if at % 2 else piece for at, piece in enumerate(_NUMBERS.split(node_id))]
 
 
 def parent_of_part(node_id: str) -> str:

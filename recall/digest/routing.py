@@ -140,6 +140,12 @@ def cluster_id(path: str) -> str:
     return f"digest:1:cluster:{int(path or '0', 2) << (64 - len(path)) if path else 0:016x}:{len(path)}"
 
 
+def cluster_path(node_id: str) -> str:
+    """The leaf path that a cluster's node id names."""
+    _, _, _, prefix, bits = node_id.split(":")
+    return f"{int(prefix, 16):064b}"[: int(bits)]
+
+
 def _sorted(rows: np.ndarray) -> np.ndarray:
     # Row order must not matter: sums of floats depend on it.
     return rows[np.lexsort(rows.T[::-1])]

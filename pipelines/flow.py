@@ -1,0 +1,110 @@
+"""Work spread over Ray Data: items in, what a worker reports of each out. Knows nothing of what the work is.
+
+Workers are picklable; one is sent to each process that works, whatever the number of items.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+import ray
+from ray.data import Dataset, TaskPoolStrategy
+
+from pipelines.context import recall_errors
+from recall.errors import RecallError
+from recall.settings import Settings
+
+Item = TypeVar("Item")
+Report = TypeVar("Report")
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """A distributed group-by: `read` an item into rows, make a table of each group by `key`, report what was made.
+
+    Rows should be light: a group is in one process at a time.
+    """
+
+    read: Callable[[Any], pa.Table]
+    key: str
+    make: Callable[[pa.Table], pa.Table]
+    report: Callable[[pa.Table], Any]
+
+
+class Flow(Protocol):
+    def each(self, items: Sequence[Item], work: Callable[[Item], Report], *, job: str) -> Iterator[Report]:
+        """Reports in any order. An item whose process died is done again: `work` must be idempotent."""
+
+    def grouped(self, items: Sequence[Any], grouping: Grouping, *, job: str) -> Iterator[Any]: ...
+
+
+class RayFlow:
+    """Ray Data, on at most `workers` processes at a time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._workers = max(1, settings.pipeline.embedders)
+        self._partitions = max(2, settings.pipeline.logical_cpus)
+
+    def each(self, items: Sequence[Item], work: Callable[[Item], Report], *, job: str) -> Iterator[Report]:
+        """Raises the RecallError of a worker as itself."""
+        if not items:
+            return
+        reports = self._spread(items).map_batches(
+            _work, fn_kwargs={"work": work}, batch_size=1, compute=TaskPoolStrategy(self._workers), num_cpus=1
+        )
+        with recall_errors(job):
+            yield from _reports(reports)
+
+    def grouped(self, items: Sequence[Any], grouping: Grouping, *, job: str) -> Iterator[Any]:
+        if not items:
+            return
+        rows = self._spread(items).map_batches(_read, fn_kwargs={"read": grouping.read}, batch_size=1, num_cpus=1)
+        made = rows.groupby(grouping.key, num_partitions=self._partitions).map_groups(
+            _make, fn_kwargs={"make": grouping.make}, batch_format="pyarrow"
+        )
+        reports = made.map_batches(
+            _report, fn_kwargs={"report": grouping.report}, batch_size=None, batch_format="pyarrow"
+        )
+        with recall_errors(job):
+            yield from _reports(reports)
+
+    def _spread(self, items: Sequence[Any]) -> Dataset:
+        packed = [{"item": pickle.dumps(item)} for item in items]
+        return ray.data.from_items(packed, override_num_blocks=min(len(packed), 1000))
+
+
+def _work(batch: dict[str, Any], work: Callable[[Any], Any]) -> dict[str, list[bytes]]:
+    # Ray keeps only the text of an exception raised in a function it maps, so a typed error travels as data.
+    try:
+        return {"report": [pickle.dumps(work(pickle.loads(batch["item"][0])))]}
+    except RecallError as error:
+        return {"report": [pickle.dumps(error)]}
+
+
+def _read(batch: dict[str, Any], read: Callable[[Any], pa.Table]) -> pa.Table:
+    return read(pickle.loads(batch["item"][0]))
+
+
+def _make(group: pa.Table, make: Callable[[pa.Table], pa.Table]) -> pa.Table:
+    return make(group)
+
+
+def _report(made: pa.Table, report: Callable[[pa.Table], Any]) -> pa.Table:
+    try:
+        return pa.table({"report": pa.array([pickle.dumps(report(made))], pa.binary())})
+    except RecallError as error:
+        return pa.table({"report": pa.array([pickle.dumps(error)], pa.binary())})
+
+
+def _reports(reports: Dataset) -> Iterator[Any]:
+    for batch in reports.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for packed in batch["report"].to_pylist():
+            # Written by our own workers a moment ago, in the same job.
+            report = pickle.loads(packed)
+            if isinstance(report, RecallError):
+                raise report
+            yield report
