@@ -78,7 +78,7 @@ class Bare:
 
     def load(self, table: pa.Table) -> None:
         actions = (
-            {"_index": self.index, "_id": row["key"], "tenant": TENANT, **row}
+            {"_index": self.index, "_id": row["key"], "_source": {"tenant": TENANT, **row}}
             for row in table.rename_columns(self._names(table)).to_pylist()
         )
         for ok, item in streaming_bulk(self.client, actions, chunk_size=self.rows):
@@ -182,7 +182,9 @@ async def crowd(store: OpenSearchSearch, url: str) -> dict[str, Any]:
         nonlocal peak
         for _ in range(10):
             text = " ".join(rng.choices(WORDS[10:], WEIGHTS[10:], k=6))
-            latencies.append(await timed_async(store.search(SearchQuery(Caller(TENANT), ("note",), text, 24))))
+            latencies.append(
+                await timed_async(store.search(SearchQuery(Caller(TENANT), ("note",), text, 24), timeout_s=120))
+            )
             peak = max(peak, _connections(url))
 
     taken = await timed_async(asyncio.gather(*(reader() for _ in range(64))))
