@@ -12,6 +12,7 @@ import pyarrow as pa
 from recall.errors import ConfigError
 from recall.keys import content_hash
 from recall.model_ports import Embedder
+from recall.planes.bulk import BulkWriter, open_bulk
 from recall.planes.opening import (
     PlaneContext,
     open_graph,
@@ -113,6 +114,16 @@ class Lane:
             yield store
         finally:
             asyncio.run(store.close())
+
+    @contextmanager
+    def bulk(self) -> Iterator[BulkWriter | None]:
+        """The plane's fast way in for first loads; None where it has none, or where the settings leave it off."""
+        writer = open_bulk(self.settings, self.context) if self.plane == "vector" else None
+        try:
+            yield writer
+        finally:
+            if writer is not None:
+                asyncio.run(writer.close())
 
     def _open(self) -> Store:
         if self.plane == "vector":

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from recall.errors import ConfigError
 from recall.registry import Strict
@@ -87,6 +87,30 @@ class MilvusIndexSettings(Strict):
     search: dict[str, int | float | str] = Field(default_factory=dict)
 
 
+class MilvusBulkSettings(Strict):
+    """First loads of a tenant through the server's own import of Parquet files, off while `from_rows` is null.
+
+    Object stores take credentials as their own tools do (AWS_ACCESS_KEY_ID and so on).
+    """
+
+    # Chunks from which a first load is imported; smaller ones and all later ones are batched upserts.
+    from_rows: int | None = Field(None, ge=1)
+    # Where import files are written: an absolute path, or a URI such as s3://bucket/prefix?endpoint_override=host:9000.
+    uri: str | None = Field(None, pattern=r"^(/|file:///|s3://|gs://)[^@]*$")
+    # What the server calls that place; null: the path, in an object store without the bucket, which must be its own.
+    server_path: str | None = None
+    file_rows: int = Field(50_000, ge=1)
+    poll_s: float = Field(1.0, gt=0)
+    # For one load as a whole, from the first file to the last row that can be found.
+    timeout_s: float = Field(3600.0, gt=0)
+
+    @model_validator(mode="after")
+    def _has_place(self) -> MilvusBulkSettings:
+        if self.from_rows is not None and self.uri is None:
+            raise ValueError("from_rows needs uri: where import files are written and the server reads them")
+        return self
+
+
 class MilvusSettings(Strict):
     """Vector plane in a Milvus server. Collections are called `collection`_<index version>[_<tenant>]."""
 
@@ -103,6 +127,7 @@ class MilvusSettings(Strict):
     batch_rows: int = Field(1000, ge=1, le=10_000)
     # Chunks written by one load from which on `finish` seals them, so that the server indexes them at once.
     flush_rows: int = Field(10_000, ge=1)
+    bulk: MilvusBulkSettings = MilvusBulkSettings()
     read_timeout_s: float = Field(10.0, gt=0)
     write_timeout_s: float = Field(120.0, gt=0)
 

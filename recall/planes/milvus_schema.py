@@ -6,6 +6,7 @@ Derived from the registry and the settings; contacts no server.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -114,22 +115,30 @@ class MilvusLayout:
 
     def rows(self, tenant: str, table: pa.Table) -> Iterator[dict[str, Any]]:
         """Records of `table`, whole rows only, as the client takes them."""
-        names = [name for name in table.column_names if name != "vector"]
-        columns = {name: table[name].to_pylist() for name in names}
-        counts: dict[str, int] = {}
-        for key in columns["row_key"]:
-            counts[key] = counts.get(key, 0) + 1
+        columns = self._columns(tenant, table)
         for place, vector in enumerate(self._vectors(table)):
-            row = {name: columns[name][place] for name in names}
-            scope = row["scope"]
-            row |= {"tenant": tenant, "vector": vector, "chunks": counts[row["row_key"]]}
-            # A null scope and an empty one are told apart by the sign in front.
-            row["scope"] = "" if scope is None else scope_text(scope)
-            for column in self._filters:
-                value = row[column.column]
-                row[flag(column.column)] = value is not None
-                row[column.column] = _stored(column.kind, value)
-            yield row
+            yield {name: values[place] for name, values in columns.items()} | {"vector": vector}
+
+    def import_table(self, tenant: str, table: pa.Table) -> pa.Table:
+        """Records of `table`, whole rows only, as the server imports them: the collection's columns and types."""
+        vectors = np.fromiter(self._vectors(table), np.dtype((np.float32, self._model.dim)), table.num_rows)
+        offsets = np.arange(table.num_rows + 1, dtype=np.int32) * self._model.dim
+        columns = {name: pa.array(values) for name, values in self._columns(tenant, table).items()}
+        return pa.table(columns | {"vector": pa.ListArray.from_arrays(offsets, vectors.ravel())})
+
+    def _columns(self, tenant: str, table: pa.Table) -> dict[str, list[Any]]:
+        """What the collection holds of `table`, without the vectors; no value is null."""
+        columns = {name: table[name].to_pylist() for name in table.column_names if name != "vector"}
+        counts = Counter(columns["row_key"])
+        columns["tenant"] = [tenant] * table.num_rows
+        columns["chunks"] = [counts[key] for key in columns["row_key"]]
+        # A null scope and an empty one are told apart by the sign in front.
+        columns["scope"] = ["" if scope is None else scope_text(scope) for scope in columns["scope"]]
+        for column in self._filters:
+            values = columns[column.column]
+            columns[flag(column.column)] = [value is not None for value in values]
+            columns[column.column] = [_stored(column.kind, value) for value in values]
+        return columns
 
     def _vectors(self, table: pa.Table) -> Iterator[np.ndarray]:
         for chunk in table["vector"].chunks:

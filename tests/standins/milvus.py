@@ -20,6 +20,8 @@ from standins.line import free_port
 
 ROOT = Path(__file__).parents[2]
 START_S = 90
+# The account that a server begins with.
+ROOT_TOKEN = "root:Milvus"
 # Runs in the server package's own environment; ends with its standard input, so that no server outlives its test.
 _LAUNCH = """
 import sys
@@ -27,6 +29,7 @@ from milvus import MilvusServer
 server = MilvusServer()
 server.set_base_dir(sys.argv[1])
 server.listen_port = int(sys.argv[2])
+server.config.set("common.security.authorizationEnabled", sys.argv[3])
 server.start()
 print("up", flush=True)
 sys.stdin.read()
@@ -76,24 +79,28 @@ class MortalLite:
 
 
 @contextmanager
-def real_server(folder: Path) -> Iterator[int]:
-    """Milvus 2.3.5 from its own environment (`MILVUS_SERVER_PYTHON`, else build/milvus-venv); yields its port."""
+def real_server(folder: Path, *, secured: bool = False) -> Iterator[int]:
+    """Milvus 2.3.5 from its own environment (`MILVUS_SERVER_PYTHON`, else build/milvus-venv); yields its port.
+
+    A secured one wants `ROOT_TOKEN`.
+    """
     python = Path(os.environ.get("MILVUS_SERVER_PYTHON", ROOT / "build" / "milvus-venv" / "bin" / "python"))
     if not python.exists():
         raise CannotStart(f"no {python}: python3 -m venv build/milvus-venv && pip install milvus==2.3.5 there")
     port = free_port()
     # Two of them on one machine do not get along.
     alone = FileLock(Path(gettempdir()) / "recall-milvus-server.lock")
-    with alone, _running([str(python), "-c", _LAUNCH, str(folder), str(port)], port) as ready:
+    command = [str(python), "-c", _LAUNCH, str(folder), str(port), str(secured).lower()]
+    with alone, _running(command, port, ROOT_TOKEN if secured else "") as ready:
         yield ready
 
 
 @contextmanager
-def _running(command: Sequence[str], port: int) -> Iterator[int]:
+def _running(command: Sequence[str], port: int, token: str = "") -> Iterator[int]:
     silent = subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=silent, stderr=silent, start_new_session=True)
     try:
-        _await(process, port)
+        _await(process, port, token)
         yield port
     finally:
         assert process.stdin is not None
@@ -108,14 +115,14 @@ def _running(command: Sequence[str], port: int) -> Iterator[int]:
             process.wait()
 
 
-def _await(process: subprocess.Popen[bytes], port: int) -> None:
+def _await(process: subprocess.Popen[bytes], port: int, token: str = "") -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise CannotStart(f"{process.args!r:.200} ended with {process.returncode}")
         try:
             # Clients of one address share a connection, so that having one says nothing yet.
-            client = MilvusClient(f"http://127.0.0.1:{port}", timeout=2)
+            client = MilvusClient(f"http://127.0.0.1:{port}", token=token, timeout=2)
             client.get_server_version(timeout=2)
             client.close()
         except (MilvusException, grpc.RpcError):
