@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import signal
@@ -90,7 +92,8 @@ def serving(
     options |= {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     if options["port"] == 0:
         options["port"] = free_port(options["host"])
-    application = compose(settings, plan.numbers)
+    with _quiet("ray.serve"):
+        application = compose(settings, plan.numbers)
     with _ray(settings), _quiet("ray.serve"):
         try:
             serve.start(
@@ -99,7 +102,8 @@ def serving(
             deploy(application, plan.name, plan.route_prefix)
             yield f"http://{_shown(options['host'])}:{options['port']}"
         finally:
-            serve.shutdown()
+            with _unsaid():
+                serve.shutdown()
 
 
 def deploy(application: Application, name: str, route_prefix: str) -> None:
@@ -134,12 +138,20 @@ def _ray(settings: Settings) -> Iterator[None]:
         object_store_memory=settings.pipeline.object_store_mb * 1024 * 1024,
         include_dashboard=False,
         log_to_driver=False,
-        logging_level=logging.WARNING,
+        logging_level=logging.ERROR,
     )
     try:
         yield
     finally:
-        ray.shutdown()
+        with _unsaid():
+            ray.shutdown()
+
+
+@contextmanager
+def _unsaid() -> Iterator[None]:
+    """Ray prints on stdout that it had to stop Serve's controller, as if something were wrong."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from recall.settings import Settings
 # Read by Ray when it starts; what the operator has set stays. Without the last one its C++ half prints remarks about
 # healthy jobs (ray#53727) on the job's stderr.
 _ENVIRONMENT = {
-    "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
