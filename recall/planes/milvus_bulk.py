@@ -24,7 +24,7 @@ from recall.keys import check_tenant, content_hash
 from recall.planes.chunks import check_dimension, conform, last_of_each_row, refuse_bad_vectors
 from recall.planes.milvus_filters import quoted
 from recall.planes.milvus_schema import MilvusLayout
-from recall.planes.milvus_session import STORE, MilvusSession
+from recall.planes.milvus_session import STORE, MilvusSession, Unsupported
 from recall.planes.milvus_writing import MilvusWriter
 from recall.planes.opening import PlaneContext
 from recall.ports import WriteFailure, WriteReport
@@ -174,9 +174,14 @@ class MilvusBulk:
     def _import(self, method: str, *arguments: Any) -> Any:
         # MilvusClient has no calls for imports of its own; those of the older interface warn that it goes.
         timeout, context = self._settings.write_timeout_s, CallContext(db_name=self._settings.db)
-        return self._session.call(
-            lambda client: getattr(client._get_connection(), method)(*arguments, timeout=timeout, context=context)
-        )
+        try:
+            return self._session.call(
+                lambda client: getattr(client._get_connection(), method)(*arguments, timeout=timeout, context=context)
+            )
+        except Unsupported as error:
+            raise Unsupported(
+                STORE, error.address, f"no import of files here: take another server, {_INSTEAD}"
+            ) from error
 
     # ---- files ----
 

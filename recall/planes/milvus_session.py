@@ -31,6 +31,7 @@ _CANNOT_CONNECT = 2
 # Rate limit, and the codes of a node that is starting, busy or out of memory.
 _TRANSIENT = frozenset({3, 4, 5, 6, 8, 10, 11})
 _DENIED = frozenset({1400, 1401, 1800, 1801, 1802})
+_REFUSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 _SOFT = frozenset(
     {
         grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -60,6 +61,10 @@ class NotLoaded(TransientStoreError):
 
 class Unreachable(TransientStoreError):
     """No connection."""
+
+
+class Unsupported(TerminalStoreError):
+    """The server is of a version or kind that does not know the call."""
 
 
 class MilvusSession:
@@ -155,7 +160,11 @@ class MilvusSession:
         except MilvusException as error:
             raise self._mapped(error) from error
         except grpc.RpcError as error:
-            code = error.code() if isinstance(error, grpc.Call) else None
+            code = _status(error)
+            if code in _REFUSED:
+                raise self._denied(f"the server answered {code}") from error
+            if code is grpc.StatusCode.UNIMPLEMENTED:
+                raise Unsupported(STORE, self.address, "this kind of server lacks a call that is needed") from error
             if code is None or code is grpc.StatusCode.UNAVAILABLE:
                 raise Unreachable(STORE, self.address, f"no connection ({code}); is the server up?") from error
             kind = TransientStoreError if code in _SOFT else TerminalStoreError
@@ -173,12 +182,22 @@ class MilvusSession:
             return IndexMissing(STORE, self.address, f"{detail}; run `recall backfill`")
         if error.code == _NOT_LOADED or "not loaded" in lowered:
             return NotLoaded(STORE, self.address, detail)
-        if error.code in _DENIED or "auth" in lowered or "permission" in lowered:
-            return TerminalStoreError(
-                STORE, self.address, f"{detail}; check the token that planes.vector.token_env names"
-            )
+        # A client that is refused while it connects says only that it could not connect.
+        if refused := _status(error.__cause__) in _REFUSED:
+            detail = f"the server answered {_status(error.__cause__)}"
+        if refused or error.code in _DENIED or "auth" in lowered or "permission" in lowered:
+            return self._denied(detail)
         if error.code == _CANNOT_CONNECT or "unavailable" in lowered:
             return Unreachable(STORE, self.address, f"{detail}; is the server up?")
         if error.code in _TRANSIENT or error.retriable or "deadline" in lowered:
             return TransientStoreError(STORE, self.address, f"{detail}; is the server overloaded?")
         return TerminalStoreError(STORE, self.address, detail)
+
+    def _denied(self, detail: str) -> TerminalStoreError:
+        detail = f"{detail}; check the token that planes.vector.token_env names"
+        return TerminalStoreError(STORE, self.address, detail)
+
+
+def _status(error: BaseException | None) -> grpc.StatusCode | None:
+    """What the call that failed was answered; None when it was not."""
+    return error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
