@@ -331,6 +331,13 @@ def test_a_wrong_password_is_terminal_and_says_where_to_look(status: int, node: 
             assert failure.value.address == url.removeprefix("http://")
 
 
+def test_a_server_that_does_not_speak_tls_is_terminal(node: OpenSearchNode, prefix: str) -> None:
+    url = node.url.replace("http:", "https:")
+    for attempt in (lambda: opened(url, prefix).prepare("t"), lambda: found(opened(url, prefix), asked("t"))):
+        with pytest.raises(TerminalStoreError, match="ca_certs"):
+            attempt()
+
+
 def test_a_password_that_is_not_set_is_named(node: OpenSearchNode, prefix: str) -> None:
     store = opened(node.url, prefix, user="someone", password_env="RECALL_TEST_NOT_SET")
     with pytest.raises(ConfigError, match="RECALL_TEST_NOT_SET"):
