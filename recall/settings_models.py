@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recall.entities import Strict
 from recall.errors import ConfigError
@@ -126,6 +126,12 @@ class VllmEmbedderSettings(Strict):
     max_tokens: int = Field(512, ge=16)
     vllm: VllmEngineSettings
     queries: EndpointSettings | None = None
+
+    @model_validator(mode="after")
+    def _chunks_fit(self) -> Self:
+        if self.max_tokens > self.vllm.max_model_len:
+            raise ValueError(f"max_tokens {self.max_tokens} is more than vllm.max_model_len {self.vllm.max_model_len}")
+        return self
 
     @property
     def model_name(self) -> str:

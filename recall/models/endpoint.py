@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -26,7 +27,7 @@ class RequestFailed(Exception):
 
 
 class Endpoint:
-    """`post` from any number of threads. Close it when done."""
+    """`post` from any number of threads. Closed by `close`, or when it is no longer used."""
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class Endpoint:
             timeout=settings.timeout_s,
             limits=httpx.Limits(max_connections=settings.concurrency, max_keepalive_connections=settings.concurrency),
         )
-        self.requests = 0
+        # Summarizers live in worker processes that nobody tells to close them.
+        self._finalizer = weakref.finalize(self, self._client.close)
 
     def post(self, path: str, body: Mapping[str, object]) -> Any:
         """The JSON answer. Raises RequestFailed, or ConfigError when no request to this endpoint can succeed."""
@@ -53,7 +55,6 @@ class Endpoint:
         for attempt in range(self._settings.retries + 1):
             last = attempt == self._settings.retries
             self._pace.wait()
-            self.requests += 1
             try:
                 response = self._client.post(url, json=body)
             except httpx.TransportError as error:
@@ -68,7 +69,7 @@ class Endpoint:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def close(self) -> None:
-        self._client.close()
+        self._finalizer()
 
     def _refused(self, response: httpx.Response) -> tuple[str, float | None]:
         """Why, and for how long to wait where the server says so. Raises where repeating cannot help."""

@@ -40,9 +40,6 @@ class OpenAiSummarizer:
         with ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="summaries") as pool:
             return list(pool.map(self._one, tasks))
 
-    def close(self) -> None:
-        self._endpoint.close()
-
     def _one(self, task: SummaryTask) -> Summary:
         body = {
             "model": self._settings.model,
@@ -110,6 +107,3 @@ class OpenAiEmbedder:
     def token_spans(self, texts: Sequence[str]) -> list[list[TextSpan]]:
         """Not for queries: rows are chunked where they are embedded, by the engine's own tokenizer."""
         raise ConfigError("embedder: rows of kind vllm are chunked and embedded by `recall backfill` only")
-
-    def close(self) -> None:
-        self._endpoint.close()
