@@ -48,6 +48,10 @@ class Intake:
         defaults: Mapping[str, Json] | None = None,
         from_text: bool = False,
     ) -> None:
+        if entity.spec.existing is not None:
+            raise ConfigError(
+                f"entity {entity.name!r} is the existing table {entity.table!r}: rows are changed there, not imported"
+            )
         self.entity = entity
         self.ignored: set[str] = set()
         self._defaults = dict(defaults or {})
@@ -87,7 +91,7 @@ class Intake:
         converted = self._converted(clean)
         scope = self.entity.spec.scope
         shown = None if scope is None or converted[scope] is None else str(converted[scope])
-        row = Row(Ref(self.entity.name, row_id), self._version(converted, version), converted, shown)
+        row = Row(Ref(self.entity.name, row_id), version_of(self.entity, converted, version), converted, shown)
         return Checked(row, clean != values and _unstorable(values))
 
     def _renamed(self, record: Mapping[str, object]) -> dict[str, object]:
@@ -134,15 +138,20 @@ class Intake:
             raise RowRejected("; ".join(wrong))
         return converted
 
-    def _version(self, values: Mapping[str, Json], default: int) -> int:
-        if self.entity.spec.version is None:
-            return default
-        value = values[self.entity.spec.version]
-        if isinstance(value, int):
-            return value
-        if isinstance(value, str):
-            return (dt.datetime.fromisoformat(value) - _EPOCH) // _MICROSECOND
-        raise RowRejected(f"field {self.entity.spec.version!r}: the version is missing")
+
+def version_of(entity: Entity, values: Mapping[str, Json], default: int) -> int:
+    """Version of a row with these values: its version column, times in microseconds, else `default`.
+
+    Raises RowRejected when the column is null.
+    """
+    if entity.spec.version is None:
+        return default
+    value = values[entity.spec.version]
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        return (dt.datetime.fromisoformat(value) - _EPOCH) // _MICROSECOND
+    raise RowRejected(f"field {entity.spec.version!r}: the version is missing")
 
 
 def _id_fields(entity: Entity) -> frozenset[str]:

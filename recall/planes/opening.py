@@ -66,6 +66,8 @@ def open_rows(settings: Settings, context: PlaneContext) -> RowStore:
         return MemoryRows(context)
     from recall.planes.sql import SqlRows
 
+    if chosen.kind == "postgres":
+        return SqlRows.postgres(chosen, context)
     return SqlRows.sqlite(chosen, context)
 
 

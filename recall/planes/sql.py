@@ -1,5 +1,6 @@
-"""The source of truth in a SQL database through SQLAlchemy Core: SQLite here, and any database that knows ON CONFLICT
-and RETURNING by another engine. Reads run on threads of its own, so that a slow disk never blocks the event loop.
+"""The source of truth in a SQL database through SQLAlchemy Core: one table per entity, SQLite or PostgreSQL.
+
+Reads run on threads of its own, so that a slow disk or server never blocks the event loop.
 """
 
 from __future__ import annotations
@@ -7,61 +8,67 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from recall.errors import ConfigError, StoreError, TerminalStoreError, TransientStoreError
+from recall.errors import ConfigError, TransientStoreError
+from recall.planes.indexed import check_indexed
 from recall.planes.leases import FileLeases
 from recall.planes.opening import PlaneContext
-from recall.planes.sql_tables import DELETED, VERSION, EntityTable, create_or_widen, entity_table, gated_insert
-from recall.planes.sqlite import explain_sqlite, sqlite_engine
+from recall.planes.sql_database import STORE, Attempt, Database, Verdict
+from recall.planes.sql_existing import ExistingTable, Unreadable, existing_table
+from recall.planes.sql_find import satisfies
+from recall.planes.sql_tables import DELETED, VERSION, EntityTable, Readable, entity_table, gated_insert
+from recall.planes.sqlite import sqlite_engine
 from recall.ports import Page, WriteFailure, WriteReport
 from recall.registry import Registry
 from recall.rows import Caller, Ref, Row, Tombstone
-from recall.settings import SqliteSettings
+from recall.settings import PostgresSettings, SqliteSettings
+from recall.where import Where
 
 T = TypeVar("T")
-_STORE = "rows (sql)"
-_CHUNK = 1000
-# What a database error means: whether repeating may help, and what to do.
-Explain = Callable[[sa.exc.DBAPIError], tuple[bool, str]]
-
-
-class Leases(Protocol):
-    def hold(self, tenant: str, purpose: str) -> AbstractContextManager[None]: ...
+# What a driver raises of one value: PostgreSQL and SQLite take neither lone surrogates nor integers beyond 64 bits.
+_UNSTORABLE = (sa.exc.DataError, sa.exc.IntegrityError, UnicodeEncodeError, OverflowError)
 
 
 class SqlRows:
-    """Rows in one table per entity. Opened by `SqlRows.sqlite`; no connection is made before the first use."""
+    """Rows in a SQL database. Opened by `SqlRows.sqlite` or `SqlRows.postgres`; connects with the first use."""
 
-    def __init__(self, registry: Registry, engine: sa.Engine, leases: Leases, explain: Explain, threads: int) -> None:
+    def __init__(self, registry: Registry, database: Database, threads: int) -> None:
         self._registry = registry
-        self._engine = engine
-        self._leases = leases
-        self._explain = explain
+        self._database = database
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="rows")
-        self._address = engine.url.database or str(engine.url.set(username=None, password=None))
-        self._metadata = sa.MetaData()
-        _check_table_names(registry)
-        self._tables = {name: entity_table(entity, self._metadata) for name, entity in registry.entities.items()}
-        self._existing: set[str] = set()
+        metadata = sa.MetaData()
+        own = {name: entity for name, entity in registry.entities.items() if entity.spec.existing is None}
+        _check_table_names({name: entity.table for name, entity in own.items()})
+        self._own = {name: entity_table(entity, metadata) for name, entity in own.items()}
+        self._described: dict[str, ExistingTable] = {}
 
     @classmethod
     def sqlite(cls, settings: SqliteSettings, context: PlaneContext) -> SqlRows:
         """Rows in the SQLite file that the settings name, relative to the data directory."""
         path = context.data_dir / settings.path
         leases = FileLeases(path.with_name(path.name + ".leases"))
-        return cls(context.registry, sqlite_engine(path, settings.threads), leases, explain_sqlite, settings.threads)
+        return cls(
+            context.registry, Database(sqlite_engine(path, settings.threads), str(path), leases), settings.threads
+        )
+
+    @classmethod
+    def postgres(cls, settings: PostgresSettings, context: PlaneContext) -> SqlRows:
+        """Rows in the PostgreSQL database that the settings name. Raises ConfigError when a variable is not set."""
+        from recall.planes.sql_postgres import PostgresDatabase
+
+        return cls(context.registry, PostgresDatabase(settings), settings.threads)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        with self._mapped(), self._engine.begin() as connection:
-            for table in self._metadata.sorted_tables:
-                create_or_widen(connection, table)
+        self._database.prepare(list(self._own.values()))
+        for name in self._registry.entities:
+            self._table(name)
 
     def upsert(self, tenant: str, rows: Sequence[Row]) -> WriteReport:
         best: dict[Ref, Row] = {}
@@ -71,18 +78,15 @@ class SqlRows:
         by_entity: dict[str, list[Row]] = {}
         for row in best.values():
             by_entity.setdefault(row.ref.entity, []).append(row)
-        reports = [self._write(tenant, entity, chosen) for entity, chosen in by_entity.items()]
-        return WriteReport(
-            sum(report.written for report in reports),
-            sum(report.stale for report in reports),
-            tuple(failure for report in reports for failure in report.failures),
-        )
+        tables = {entity: self._writable(entity) for entity in by_entity}
+        if rows:
+            self._database.admit(tenant, list(self._own.values()))
+        return _sum([self._write(tenant, tables[entity], chosen) for entity, chosen in by_entity.items()])
 
     def delete(self, tenant: str, tombstones: Sequence[Tombstone]) -> WriteReport:
         return self.upsert(tenant, [Row(t.ref, t.version, {}, deleted=True) for t in tombstones])
 
-    def _write(self, tenant: str, entity: str, rows: Sequence[Row]) -> WriteReport:
-        table = self._table(entity)
+    def _write(self, tenant: str, table: EntityTable, rows: Sequence[Row]) -> WriteReport:
         records: dict[Any, dict[str, Any]] = {}
         failures: list[WriteFailure] = []
         for row in rows:
@@ -91,24 +95,40 @@ class SqlRows:
                 records[record[table.key.key]] = record
             except ValueError as error:
                 failures.append(WriteFailure(row.ref.id, str(error), transient=False))
+        # In one order everywhere, so that two writers of the same rows wait for each other and never lock up.
+        return _sum([WriteReport(failures=tuple(failures)), self._insert(tenant, table, sorted(records.items()))])
+
+    def _insert(self, tenant: str, table: EntityTable, records: Sequence[tuple[Any, dict[str, Any]]]) -> WriteReport:
+        """Write records all at once; when one of them cannot be stored, by halves until that one is alone."""
         if not records:
-            return WriteReport(failures=tuple(failures))
-        with self._mapped(), self._engine.begin() as connection:
-            written = set(
-                connection.execute(gated_insert(table, self._engine.dialect.name), list(records.values())).scalars()
-            )
-            left_alone = [key for key in records if key not in written]
-            stale = self._stale(connection, table, tenant, {key: records[key] for key in left_alone})
-        return WriteReport(len(written), stale, tuple(failures))
+            return WriteReport()
+        try:
+            return self._insert_all(tenant, table, dict(records))
+        except _UnstorableError as error:
+            if len(records) == 1:
+                return WriteReport(failures=(WriteFailure(str(records[0][0]), str(error), transient=False),))
+        middle = len(records) // 2
+        return _sum([self._insert(tenant, table, half) for half in (records[:middle], records[middle:])])
+
+    def _insert_all(self, tenant: str, table: EntityTable, records: Mapping[Any, Mapping[str, Any]]) -> WriteReport:
+        statement = gated_insert(table, self._database.engine.dialect.name)
+        with self._database.writing(tenant) as connection:
+            try:
+                written = set(connection.execute(statement, list(records.values())).scalars())
+            except _UNSTORABLE as error:
+                raise _UnstorableError(str(getattr(error, "orig", error)).strip()) from None
+            left_alone = {key: record for key, record in records.items() if key not in written}
+            return WriteReport(len(written), self._stale(connection, table, tenant, left_alone))
 
     def _stale(
         self, connection: sa.Connection, table: EntityTable, tenant: str, records: Mapping[Any, Mapping[str, Any]]
     ) -> int:
         """How many of the records that the gate refused lost to the stored version; the others equal it."""
         stale = 0
-        for keys in _chunks(list(records)):
+        for keys in self._chunks(list(records)):
             query = sa.select(table.key, table.version, table.deleted)
-            for key, version, deleted in connection.execute(query.where(table.tenant == tenant, table.key.in_(keys))):
+            query = query.where(table.belongs(tenant), self._database.among(table, keys))
+            for key, version, deleted in connection.execute(query):
                 stale += (records[key][VERSION], records[key][DELETED]) < (version, deleted)
         return stale
 
@@ -117,135 +137,176 @@ class SqlRows:
     async def get_many(
         self, caller: Caller, entity: str, ids: Sequence[str], *, timeout_s: float | None = None
     ) -> dict[str, Row]:
-        table = self._table(entity)
-        return await self._on_thread(lambda: self._get_many(table, caller, ids), timeout_s)
+        self._registry.entity(entity)
+        return await self._on_thread(lambda attempt: self._get_many(entity, caller, ids, attempt), timeout_s)
 
-    def _get_many(self, table: EntityTable, caller: Caller, ids: Sequence[str]) -> dict[str, Row]:
-        query = sa.select(table.table).where(table.tenant == caller.tenant, sa.not_(table.deleted))
+    def _get_many(self, entity: str, caller: Caller, ids: Sequence[str], attempt: Attempt) -> dict[str, Row]:
+        table = self._table(entity, attempt)
+        query = sa.select(table.table).where(table.belongs(caller.tenant), table.live)
         if caller.scope is not None:
-            query = query.where(sa.cast(table.scope, sa.Text) == caller.scope)
+            query = query.where(table.within(caller.scope))
         found: dict[str, Row] = {}
-        for keys in _chunks(_keys(table, ids)):
-            found |= {row.ref.id: row for row in self._rows(table, query.where(table.key.in_(keys)))}
+        for keys in self._chunks(_keys(table, ids)):
+            wanted = query.where(self._database.among(table, keys))
+            found |= {row.ref.id: row for row in self._rows(table, caller.tenant, wanted, attempt)}
         return {row_id: found[row_id] for row_id in ids if row_id in found}
+
+    async def find(
+        self, caller: Caller, entity: str, where: Where, limit: int, *, timeout_s: float | None = None
+    ) -> list[Row]:
+        check_indexed(where, self._registry.entity(entity))
+        return await self._on_thread(lambda attempt: self._find(entity, caller, where, limit, attempt), timeout_s)
+
+    def _find(self, entity: str, caller: Caller, where: Where, limit: int, attempt: Attempt) -> list[Row]:
+        table = self._table(entity, attempt)
+        query = sa.select(table.table).where(table.belongs(caller.tenant), table.live, satisfies(table, where))
+        if caller.scope is not None:
+            query = query.where(table.within(caller.scope))
+        return self._rows(table, caller.tenant, query.order_by(table.key).limit(limit), attempt)
 
     def pages(self, tenant: str, entity: str, size: int) -> list[Page]:
         table = self._table(entity)
-        if not self._exists(table):
+        if not self._exists(table, tenant):
             return []
         number = sa.func.row_number().over(order_by=table.key).label("number")
         total = sa.func.count().over().label("total")
-        ranked = sa.select(table.key.label("key"), number, total).where(table.tenant == tenant).subquery()
+        keyed = sa.select(table.key.label("key"), number, total).where(table.belongs(tenant), table.key.is_not(None))
+        ranked = keyed.subquery()
         cut = sa.or_(ranked.c.number == ranked.c.total, ranked.c.number % size == 0)
-        with self._mapped(), self._engine.connect() as connection:
+        with self._database.reading(tenant) as connection:
             last = [str(key) for key in connection.scalars(sa.select(ranked.c.key).where(cut).order_by(ranked.c.key))]
         return [Page(after, upto) for after, upto in pairwise([None, *last[:-1], None])] if last else []
 
     def read_page(self, tenant: str, entity: str, page: Page) -> list[Row]:
         table = self._table(entity)
-        query = sa.select(table.table).where(table.tenant == tenant).order_by(table.key)
+        query = sa.select(table.table).where(table.belongs(tenant), table.key.is_not(None)).order_by(table.key)
         if page.after is not None:
             query = query.where(table.key > table.key_value(page.after))
         if page.upto is not None:
             query = query.where(table.key <= table.key_value(page.upto))
-        return self._rows(table, query)
+        return self._rows(table, tenant, query)
 
     def tenants(self) -> list[str]:
-        tables = [table for table in self._tables.values() if self._exists(table)]
-        with self._mapped(), self._engine.connect() as connection:
-            return sorted({t for table in tables for t in connection.scalars(sa.select(table.tenant).distinct())})
+        found = self._database.tenants(list(self._own.values()))
+        for name, entity in self._registry.entities.items():
+            if (existing := entity.spec.existing) and existing.owner:
+                found.add(existing.owner)
+            elif existing:
+                table = self._table(name)
+                with self._database.reading(None) as connection:
+                    column = table.table.c[entity.spec.tenant]
+                    found |= {str(t) for t in connection.scalars(sa.select(column).distinct()) if t is not None}
+        return sorted(found)
 
     def lease(self, tenant: str, purpose: str) -> AbstractContextManager[None]:
-        return self._leases.hold(tenant, purpose)
+        return self._database.lease(tenant, purpose)
 
     async def count(self, tenant: str, *, timeout_s: float | None = None) -> dict[str, int]:
-        return await self._on_thread(lambda: self._count(tenant), timeout_s)
+        return await self._on_thread(lambda attempt: self._count(tenant, attempt), timeout_s)
 
-    def _count(self, tenant: str) -> dict[str, int]:
-        tables = {name: table for name, table in self._tables.items() if self._exists(table)}
-        with self._mapped(), self._engine.connect() as connection:
-            counts = {
-                name: connection.execute(_live_rows(table, tenant)).scalar_one() for name, table in tables.items()
-            }
+    def _count(self, tenant: str, attempt: Attempt) -> dict[str, int]:
+        tables = {name: self._table(name, attempt) for name in self._registry.entities}
+        present = {name: table for name, table in tables.items() if self._exists(table, tenant, attempt)}
+        with self._database.reading(tenant, attempt) as connection:
+            counts = {name: connection.scalars(_live_rows(table, tenant)).one() for name, table in present.items()}
         return {name: count for name, count in counts.items() if count}
 
     async def health(self, *, timeout_s: float | None = None) -> None:
         await self._on_thread(self._ping, timeout_s)
 
-    def _ping(self) -> None:
-        with self._mapped(), self._engine.connect() as connection:
+    def _ping(self, attempt: Attempt) -> None:
+        with self._database.reading(None, attempt) as connection:
             sa.inspect(connection).get_table_names()
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._engine.dispose()
+        # Reads under way give their connections back first; they end at their deadlines at the latest.
+        await asyncio.get_running_loop().run_in_executor(None, lambda: self._threads.shutdown(cancel_futures=True))
+        self._database.close()
 
     # ---- the border to the database --------------------------------------------------------------------------------
 
-    def _table(self, entity: str) -> EntityTable:
-        return self._tables[self._registry.entity(entity).name]
+    def _table(self, entity: str, attempt: Attempt | None = None) -> Readable:
+        name = self._registry.entity(entity).name
+        if own := self._own.get(name):
+            return own
+        if name not in self._described:
+            with self._database.reading(None, attempt) as connection:
+                self._described[name] = existing_table(
+                    self._registry.entity(name), connection, self._database.public_schema
+                )
+        return self._described[name]
 
-    def _exists(self, table: EntityTable) -> bool:
-        """Whether the table was created; until then reads are empty, because nothing was imported yet."""
-        name = table.table.name
-        if name not in self._existing:
-            with self._mapped(), self._engine.connect() as connection:
-                self._existing |= set(sa.inspect(connection).get_table_names())
-        return name in self._existing
+    def _writable(self, entity: str) -> EntityTable:
+        name = self._registry.entity(entity).name
+        if name not in self._own:
+            table = self._registry.entity(entity).table
+            raise ConfigError(f"entity {name!r} is the existing table {table!r}: rows are changed there, not by Recall")
+        return self._own[name]
 
-    def _rows(self, table: EntityTable, query: sa.Select[Any]) -> list[Row]:
-        if not self._exists(table):
+    def _exists(self, table: Readable, tenant: str, attempt: Attempt | None = None) -> bool:
+        return isinstance(table, ExistingTable) or self._database.has(table.table.name, tenant, attempt)
+
+    def _rows(self, table: Readable, tenant: str, query: sa.Select[Any], attempt: Attempt | None = None) -> list[Row]:
+        if not self._exists(table, tenant, attempt):
             return []
-        with self._mapped(), self._engine.connect() as connection:
-            return [table.row(record) for record in connection.execute(query).mappings()]
-
-    async def _on_thread(self, read: Callable[[], T], timeout_s: float | None) -> T:
+        with self._database.reading(tenant, attempt) as connection:
+            records = connection.execute(query).mappings().all()
         try:
-            return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(self._threads, read), timeout_s)
+            return [table.row(record) for record in records]
+        except Unreadable as error:
+            raise self._database.error(Verdict(False, str(error))) from None
+
+    def _chunks(self, keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        size = self._database.keys_at_once
+        return (keys[at : at + size] for at in range(0, len(keys), size))
+
+    async def _on_thread(self, read: Callable[[Attempt], T], timeout_s: float | None) -> T:
+        """`read` on a thread, within `timeout_s` or the database's own limit, whichever is shorter."""
+        limits = [limit for limit in (timeout_s, self._database.read_s) if limit is not None]
+        seconds = min(limits, default=None)
+        attempt = Attempt(self._database, seconds)
+        loop = asyncio.get_running_loop()
+        try:
+            return await asyncio.wait_for(loop.run_in_executor(self._threads, read, attempt), seconds)
+        except asyncio.CancelledError:
+            attempt.expire()
+            raise
         except TimeoutError:
-            raise TransientStoreError(
-                _STORE, self._address, f"no answer within {timeout_s} s: try again, or allow more time"
-            ) from None
-
-    @contextmanager
-    def _mapped(self) -> Iterator[None]:
-        """Database errors as StoreError; everything else passes."""
-        try:
-            yield
-        except sa.exc.DBAPIError as error:
-            raise self._store_error(*self._explain(error)) from None
-        except sa.exc.TimeoutError as error:
-            raise self._store_error(True, f"all connections are in use: {error}") from None
-        except OSError as error:
-            raise self._store_error(False, f"{error}: make the folder writable") from None
-
-    def _store_error(self, transient: bool, detail: str) -> StoreError:
-        kind = TransientStoreError if transient else TerminalStoreError
-        return kind(_STORE, self._address, detail)
+            attempt.expire()
+            detail = f"no answer within {seconds} s: try again, or allow more time"
+            raise TransientStoreError(STORE, self._database.address, detail) from None
 
 
-def _check_table_names(registry: Registry) -> None:
+class _UnstorableError(Exception):
+    """The database takes everything but one of the rows in hand."""
+
+
+def _check_table_names(tables: Mapping[str, str]) -> None:
     owners: dict[str, str] = {}
-    for name, entity in registry.entities.items():
-        other = owners.setdefault(entity.table.lower(), name)
+    for name, table in tables.items():
+        other = owners.setdefault(table.lower(), name)
         if other != name:
-            raise ConfigError(f"entities {other!r} and {name!r} both name the table {entity.table!r}")
+            raise ConfigError(f"entities {other!r} and {name!r} both name the table {table!r}")
 
 
-def _live_rows(table: EntityTable, tenant: str) -> sa.Select[int]:
-    return sa.select(sa.func.count()).where(table.tenant == tenant, sa.not_(table.deleted))
+def _live_rows(table: Readable, tenant: str) -> sa.Select[int]:
+    return sa.select(sa.func.count()).select_from(table.table).where(table.belongs(tenant), table.live)
 
 
-def _keys(table: EntityTable, ids: Sequence[str]) -> list[str | int]:
+def _sum(reports: Sequence[WriteReport]) -> WriteReport:
+    return WriteReport(
+        sum(report.written for report in reports),
+        sum(report.stale for report in reports),
+        tuple(failure for report in reports for failure in report.failures),
+    )
+
+
+def _keys(table: Readable, ids: Sequence[str]) -> list[Any]:
     """Distinct ids as key values; those that the key column cannot hold are left out, because no row has them."""
-    keys: dict[str | int, None] = {}
+    keys: dict[Any, None] = {}
     for row_id in ids:
         try:
             keys[table.key_value(row_id)] = None
         except ValueError:
             continue
     return list(keys)
-
-
-def _chunks(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (keys[at : at + _CHUNK] for at in range(0, len(keys), _CHUNK))

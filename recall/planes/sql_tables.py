@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
-from sqlalchemy.schema import CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from recall.errors import ConfigError
 from recall.fields import FieldType, canonical_datetime
+from recall.keys import content_hash
 from recall.registry import Entity
 from recall.rows import Json, Ref, Row
 
 VERSION, DELETED, SCOPE = "_version", "_deleted", "_scope"
+UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class JsonText(TypeDecorator[Json]):
@@ -81,6 +84,35 @@ _SQL_TYPES: Mapping[FieldType, TypeEngine[Any]] = {
 _INSERTS: Mapping[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
+class Readable(Protocol):
+    """What reading needs of an entity's table, whoever made it."""
+
+    @property
+    def entity(self) -> Entity: ...
+
+    @property
+    def table(self) -> sa.Table: ...
+
+    @property
+    def key(self) -> sa.Column[Any]: ...
+
+    @property
+    def live(self) -> sa.ColumnElement[bool]:
+        """The row is not deleted."""
+
+    def belongs(self, tenant: str) -> sa.ColumnElement[bool]:
+        """The row is this tenant's."""
+
+    def within(self, scope: str) -> sa.ColumnElement[bool]:
+        """The row is in this scope."""
+
+    def key_value(self, row_id: str) -> Any:
+        """`row_id` as the key column holds it. Raises ValueError when the column cannot hold it."""
+
+    def row(self, record: Mapping[Any, Any]) -> Row:
+        """A row from a result mapping."""
+
+
 @dataclass(frozen=True)
 class EntityTable:
     """The table of one entity. Its primary key is (tenant, key); `_version` and `_deleted` belong to the gate."""
@@ -108,14 +140,20 @@ class EntityTable:
     def deleted(self) -> sa.Column[Any]:
         return self.table.c[DELETED]
 
+    @property
+    def live(self) -> sa.ColumnElement[bool]:
+        return sa.not_(self.deleted)
+
+    def belongs(self, tenant: str) -> sa.ColumnElement[bool]:
+        return self.tenant == tenant
+
+    def within(self, scope: str) -> sa.ColumnElement[bool]:
+        return sa.cast(self.scope, sa.Text) == scope
+
     def key_value(self, row_id: str) -> str | int:
-        """`row_id` as the key column holds it. Raises ValueError when an integer key cannot hold it."""
         if self.entity.columns[self.entity.key].type != "int":
-            return row_id
-        number = int(row_id)
-        if str(number) != row_id or not -(2**63) <= number < 2**63:
-            raise ValueError(f"id {row_id!r} is not a 64-bit integer in canonical form")
-        return number
+            return storable(row_id)
+        return canonical_int(row_id)
 
     def record(self, tenant: str, row: Row) -> dict[str, Any]:
         """One row as bind values. A tombstone keeps nothing of the row's contents."""
@@ -127,13 +165,27 @@ class EntityTable:
         return {**values, **key, VERSION: row.version, DELETED: row.deleted}
 
     def row(self, record: Mapping[Any, Any]) -> Row:
-        """A row from a result mapping."""
         ref = Ref(self.entity.name, str(record[self.entity.key]))
         if record[DELETED]:
             return Row(ref, record[VERSION], {}, deleted=True)
         scope = record[self.scope.key]
         values = {name: record[name] for name in self.entity.columns}
         return Row(ref, record[VERSION], values, None if scope is None else str(scope))
+
+
+def storable(text: str) -> str:
+    """`text` itself. Raises ValueError when no database could hold it as text."""
+    if UNSTORABLE.search(text):
+        raise ValueError(f"id {text!r} holds NUL or a lone surrogate")
+    return text
+
+
+def canonical_int(text: str) -> int:
+    """The integer that `text` writes. Raises ValueError for another form of it, or one beyond 64 bits."""
+    number = int(text)
+    if str(number) != text or not -(2**63) <= number < 2**63:
+        raise ValueError(f"id {text!r} is not a 64-bit integer in canonical form")
+    return number
 
 
 def entity_table(entity: Entity, metadata: sa.MetaData) -> EntityTable:
@@ -153,7 +205,12 @@ def entity_table(entity: Entity, metadata: sa.MetaData) -> EntityTable:
     if spec.scope is None:
         columns[SCOPE] = sa.Column(SCOPE, sa.Text)
     _check_names(entity, [column.name for column in columns.values()])
-    return EntityTable(entity, sa.Table(entity.table, metadata, *columns.values()))
+    table = EntityTable(entity, sa.Table(entity.table, metadata, *columns.values()))
+    for name, column in entity.columns.items():
+        if column.indexed:
+            # In SQLite the names of indexes are one namespace, in PostgreSQL they have 63 bytes.
+            sa.Index(f"ix_{content_hash([entity.table, name])[:16]}", table.tenant, table.table.c[name])
+    return table
 
 
 def _check_names(entity: Entity, names: list[str]) -> None:
@@ -180,10 +237,21 @@ def gated_insert(table: EntityTable, dialect: str) -> Any:
     ).returning(table.key)
 
 
-def create_or_widen(connection: sa.Connection, table: sa.Table) -> None:
-    """Create `table`, or add the nullable columns it lacks. Raises ConfigError when it exists with other columns."""
+def create_or_widen(connection: sa.Connection, table: sa.Table, schema: str | None) -> None:
+    """Create `table` in `schema`, or add the nullable columns it lacks. ConfigError when it exists with other columns.
+
+    `connection` translates the table's missing schema to `schema`.
+    """
     connection.execute(CreateTable(table, if_not_exists=True))
-    stored = {column["name"]: column["type"] for column in sa.inspect(connection).get_columns(table.name)}
+    stored = {c["name"]: c["type"] for c in sa.inspect(connection).get_columns(table.name, schema=schema)}
+    _check_columns(connection, table, stored, schema)
+    for index in table.indexes:
+        connection.execute(CreateIndex(index, if_not_exists=True))
+
+
+def _check_columns(
+    connection: sa.Connection, table: sa.Table, stored: Mapping[str, TypeEngine[Any]], schema: str | None
+) -> None:
     for column in table.columns:
         if column.name not in stored:
             if not column.nullable:
@@ -191,7 +259,7 @@ def create_or_widen(connection: sa.Connection, table: sa.Table) -> None:
                     f"table {table.name!r} exists without the column {column.name!r}: it was not made by "
                     "`recall import`; give the entity another `table`"
                 )
-            _add_column(connection, table, column)
+            _add_column(connection, table, column, schema)
         elif _family(column.type) != _family(stored[column.name]):
             raise ConfigError(
                 f"column {column.name!r} of table {table.name!r} is {stored[column.name]}, the registry says "
@@ -199,12 +267,21 @@ def create_or_widen(connection: sa.Connection, table: sa.Table) -> None:
             )
 
 
-def _add_column(connection: sa.Connection, table: sa.Table, column: sa.Column[Any]) -> None:
-    dialect = connection.dialect
-    quoted = dialect.identifier_preparer
-    kind = column.type.compile(dialect)
-    statement = f"ALTER TABLE {quoted.format_table(table)} ADD COLUMN {quoted.quote(column.name)} {kind}"
-    connection.exec_driver_sql(statement)
+def _add_column(connection: sa.Connection, table: sa.Table, column: sa.Column[Any], schema: str | None) -> None:
+    kind = column.type.compile(connection.dialect)
+    statement = f"ALTER TABLE {quoted(table.name, schema)} ADD COLUMN {quoted(column.name)} {kind}"
+    connection.execute(ddl(statement))
+
+
+def quoted(name: str, schema: str | None = None) -> str:
+    """An identifier for `ddl`, which both databases take as it is written."""
+    parts = (schema, name) if schema else (name,)
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
+def ddl(statement: str) -> sa.DDL:
+    """`statement` as it is: per cent signs in names are no placeholders."""
+    return sa.DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
 
 
 def _family(kind: TypeEngine[Any]) -> str:

@@ -16,6 +16,7 @@ CLIENTS = {
     "tantivy": {"recall/planes/tantivy.py"},
     "ladybug": {"recall/planes/ladybug.py"},
     "sqlalchemy": {"recall/planes/sql.py"},
+    "psycopg": {"recall/planes/sql_postgres.py"},
     "pymilvus": {"recall/planes/milvus.py"},
     "opensearchpy": {"recall/planes/opensearch.py"},
     "nebula3": {"recall/planes/nebula.py"},

@@ -74,7 +74,7 @@ def test_reads_before_the_first_import_are_empty_and_writes_say_what_is_missing(
 def test_a_full_disk_names_the_file_and_the_way_out_and_keeps_what_was_written(tmp_path: Path, rows: SqlRows) -> None:
     rows.upsert("t", [note("before", text="kept")])
 
-    @sa.event.listens_for(rows._engine, "checkout")
+    @sa.event.listens_for(rows._database.engine, "checkout")
     def shrink(connection: sqlite3.Connection, *_: object) -> None:
         connection.execute("PRAGMA max_page_count = 1")
 
@@ -82,7 +82,7 @@ def test_a_full_disk_names_the_file_and_the_way_out_and_keeps_what_was_written(t
         rows.upsert("t", [note(f"r{i}", text="x" * 10_000) for i in range(100)])
     assert str(tmp_path) in str(caught.value)
     assert asyncio.run(rows.count("t")) == {"note": 1}
-    sa.event.remove(rows._engine, "checkout", shrink)
+    sa.event.remove(rows._database.engine, "checkout", shrink)
     with sqlite3.connect(tmp_path / "rows.sqlite") as healed:
         assert healed.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     healed.close()
@@ -183,7 +183,7 @@ def test_a_lease_survives_neither_an_error_nor_a_stale_file(tmp_path: Path) -> N
 
 def test_the_gate_is_one_statement_that_postgresql_speaks_too(rows: SqlRows) -> None:
     for dialect, comparison in ((sqlite.dialect(), "IS NOT"), (postgresql.dialect(), "IS DISTINCT FROM")):
-        sql = str(gated_insert(rows._table("note"), dialect.name).compile(dialect=dialect))
+        sql = str(gated_insert(rows._own["note"], dialect.name).compile(dialect=dialect))
         assert sql.count("INSERT INTO") == 1
         assert all(part in sql for part in ("ON CONFLICT (tenant, id) DO UPDATE", "RETURNING", comparison))
 
