@@ -70,13 +70,13 @@ class ExtractiveSettings(Strict):
     """Picks the sentences that cover a text best, by the configured embedder. No language model."""
 
     kind: Literal["extractive"] = "extractive"
-    # 0: only centrality counts; 1: only what is not said yet.
-    diversity: float = Field(0.4, ge=0, le=1)
+    # What a sentence loses for saying again what is said, against what it gains by being central, 1.
+    diversity: float = Field(0.2, ge=0, le=1)
 
     @property
     def identity(self) -> str:
         """What of these settings changes a summary; known without loading a model."""
-        return f"extractive/1 diversity={self.diversity}"
+        return f"extractive/2 diversity={self.diversity}"
 
 
 class OpenAiSummarizerSettings(EndpointSettings):
