@@ -128,7 +128,9 @@ def test_part_ids_lead_to_their_node(id_, parent):
 
 
 def digest(id_: str, level: int, kind: str, summary: str, parents=(), source: Ref | None = None) -> Row:
-    node = Node(id_, level, kind, summary, text_hash(summary), "h", "0" * 16, (), tuple(parents), 9, "r", source=source)
+    node = Node(
+        id_, level, kind, summary, text_hash(summary), "h", "i", "0" * 16, (), tuple(parents), 9, "r", source=source
+    )
     return node.row(1, "2026-01-01T00:00:00.000000Z")
 
 
