@@ -41,7 +41,7 @@ class SqlRows:
         self._registry = registry
         self._database = database
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="rows")
-        metadata = sa.MetaData()
+        metadata = sa.MetaData(schema=database.home)
         own = {name: entity for name, entity in registry.entities.items() if entity.spec.existing is None}
         _check_table_names({name: entity.table for name, entity in own.items()})
         self._own = {name: entity_table(entity, metadata) for name, entity in own.items()}
@@ -111,10 +111,10 @@ class SqlRows:
         return _sum([self._insert(tenant, table, half) for half in (records[:middle], records[middle:])])
 
     def _insert_all(self, tenant: str, table: EntityTable, records: Mapping[Any, Mapping[str, Any]]) -> WriteReport:
-        statement = gated_insert(table, self._database.engine.dialect.name)
+        statement, values = gated_insert(table, list(records.values()), self._database.engine.dialect.name)
         with self._database.writing(tenant) as connection:
             try:
-                written = set(connection.execute(statement, list(records.values())).scalars())
+                written = set(connection.execute(statement, values).scalars())
             except _UNSTORABLE as error:
                 raise _UnstorableError(str(getattr(error, "orig", error)).strip()) from None
             left_alone = {key: record for key, record in records.items() if key not in written}
@@ -250,9 +250,10 @@ class SqlRows:
         if not self._exists(table, tenant, attempt):
             return []
         with self._database.reading(tenant, attempt) as connection:
-            records = connection.execute(query).mappings().all()
+            records = connection.execute(query).all()
+        names = table.table.columns.keys()
         try:
-            return [table.row(record) for record in records]
+            return [table.row(dict(zip(names, record, strict=True))) for record in records]
         except Unreadable as error:
             raise self._database.error(Verdict(False, str(error))) from None
 

@@ -81,6 +81,8 @@ class Database:
     keys_at_once: ClassVar[int] = 1000
     # Where tables of other people lie that name no schema.
     public_schema: ClassVar[str | None] = None
+    # Schema of the tables that all tenants share; None where there is none, or each tenant has its own.
+    home: str | None = None
     read_s: float | None = None
     write_s: float | None = None
 
@@ -155,7 +157,7 @@ class Database:
                 yield connection
 
     def _options(self, tenant: str | None) -> dict[str, Any]:
-        place = self.place(tenant)
+        place = None if self.home else self.place(tenant)
         return {} if place is None else {"schema_translate_map": {None: place}}
 
     def has(self, name: str, tenant: str | None, attempt: Attempt | None = None) -> bool:

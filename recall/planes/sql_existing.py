@@ -60,8 +60,8 @@ class ExistingTable:
     def key_value(self, row_id: str) -> Any:
         return _bindable(self.key, row_id)
 
-    def row(self, record: Mapping[Any, Any]) -> Row:
-        """A row from a result mapping. Raises Unreadable."""
+    def row(self, record: Mapping[str, Any]) -> Row:
+        """A row from its columns by key. Raises Unreadable."""
         row_id = str(record[self.key.key])
         values: dict[str, Json] = {}
         for name, column in self.entity.columns.items():

@@ -22,7 +22,7 @@ from recall.errors import ConfigError
 from recall.planes.sql_database import Database, Verdict
 from recall.planes.sql_postgres_errors import explain_postgres
 from recall.planes.sql_postgres_lease import hold_advisory_lock, lock_key
-from recall.planes.sql_tables import EntityTable, Readable, create_or_widen, ddl, quoted
+from recall.planes.sql_tables import EntityTable, Readable, create_or_widen, ddl, plain_type, quoted
 from recall.settings import PostgresSettings
 
 # Names who is spoken for; both end with the transaction, so that a pooled connection keeps nothing of a tenant.
@@ -56,7 +56,9 @@ class PostgresDatabase(Database):
         self._settings = settings
         self._admitted: set[str] = set()
         # Names of all tenants, because row-level security hides them in the tables.
-        self._roll = sa.Table("_tenants", sa.MetaData(), sa.Column("tenant", sa.Text, primary_key=True))
+        name = sa.Column("tenant", sa.Text, primary_key=True)
+        self._roll = sa.Table("_tenants", sa.MetaData(schema=settings.db_schema), name)
+        self.home = settings.db_schema if settings.isolation == "shared" else None
         self.read_s, self.write_s = settings.read_timeout_s, settings.write_timeout_s
         sa.event.listen(self.engine, "connect", self._introduce)
 
@@ -78,8 +80,8 @@ class PostgresDatabase(Database):
         return name if len(name) <= _LONGEST_NAME else f"{base}_{blake2b(tenant.encode(), digest_size=16).hexdigest()}"
 
     def among(self, table: Readable, keys: Sequence[Any]) -> sa.ColumnElement[bool]:
-        kind = sa.Text() if isinstance(table.key.type, sa.String) else table.key.type
-        return table.key == sa.any_(sa.bindparam(None, list(keys), type_=postgresql.ARRAY(kind)))
+        kind = postgresql.ARRAY(plain_type(table.key), dimensions=1)
+        return table.key == sa.any_(sa.bindparam(None, list(keys), type_=kind))
 
     def enter(self, connection: sa.Connection, tenant: str | None, timeout_ms: int) -> None:
         connection.execute(_ENTER_LATER, {"tenant": tenant or "", "left_ms": str(timeout_ms)})

@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -80,10 +81,6 @@ _SQL_TYPES: Mapping[FieldType, TypeEngine[Any]] = {
 }
 
 
-# Both know ON CONFLICT and RETURNING; SQLAlchemy gives each its own INSERT.
-_INSERTS: Mapping[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-
-
 class Readable(Protocol):
     """What reading needs of an entity's table, whoever made it."""
 
@@ -109,8 +106,8 @@ class Readable(Protocol):
     def key_value(self, row_id: str) -> Any:
         """`row_id` as the key column holds it. Raises ValueError when the column cannot hold it."""
 
-    def row(self, record: Mapping[Any, Any]) -> Row:
-        """A row from a result mapping."""
+    def row(self, record: Mapping[str, Any]) -> Row:
+        """A row from its columns by key."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +137,14 @@ class EntityTable:
     def deleted(self) -> sa.Column[Any]:
         return self.table.c[DELETED]
 
+    @cached_property
+    def _int_key(self) -> bool:
+        return self.entity.columns[self.entity.key].type == "int"
+
+    @cached_property
+    def _fields(self) -> tuple[str, ...]:
+        return tuple(self.entity.columns)
+
     @property
     def live(self) -> sa.ColumnElement[bool]:
         return sa.not_(self.deleted)
@@ -151,25 +156,25 @@ class EntityTable:
         return sa.cast(self.scope, sa.Text) == scope
 
     def key_value(self, row_id: str) -> str | int:
-        if self.entity.columns[self.entity.key].type != "int":
-            return storable(row_id)
-        return canonical_int(row_id)
+        return canonical_int(row_id) if self._int_key else storable(row_id)
 
     def record(self, tenant: str, row: Row) -> dict[str, Any]:
         """One row as bind values. A tombstone keeps nothing of the row's contents."""
-        names = self.entity.columns
-        values: dict[str, Any] = {name: None if row.deleted else row.values.get(name) for name in names}
-        if self.entity.spec.scope is None:
+        values: dict[str, Any] = {name: None if row.deleted else row.values.get(name) for name in self._fields}
+        spec = self.entity.spec
+        if spec.scope is None:
             values[SCOPE] = None if row.deleted else row.scope
-        key = {self.entity.key: self.key_value(row.ref.id), self.entity.spec.tenant: tenant}
-        return {**values, **key, VERSION: row.version, DELETED: row.deleted}
+        values[spec.key], values[spec.tenant] = self.key_value(row.ref.id), tenant
+        values[VERSION], values[DELETED] = row.version, row.deleted
+        return values
 
-    def row(self, record: Mapping[Any, Any]) -> Row:
-        ref = Ref(self.entity.name, str(record[self.entity.key]))
+    def row(self, record: Mapping[str, Any]) -> Row:
+        spec = self.entity.spec
+        ref = Ref(self.entity.name, str(record[spec.key]))
         if record[DELETED]:
             return Row(ref, record[VERSION], {}, deleted=True)
-        scope = record[self.scope.key]
-        values = {name: record[name] for name in self.entity.columns}
+        scope = record[spec.scope or SCOPE]
+        values = {name: record[name] for name in self._fields}
         return Row(ref, record[VERSION], values, None if scope is None else str(scope))
 
 
@@ -222,9 +227,36 @@ def _check_names(entity: Entity, names: list[str]) -> None:
         seen.add(name.lower())
 
 
-def gated_insert(table: EntityTable, dialect: str) -> Any:
-    """INSERT that replaces an older or a different row and returns the keys it wrote: the version gate, atomic."""
-    insert = _INSERTS[dialect](table.table)
+def gated_insert(table: EntityTable, records: Sequence[Mapping[str, Any]], dialect: str) -> tuple[Any, Any]:
+    """INSERT that replaces an older or a different row and returns the keys it wrote, and what to execute it with.
+
+    The version gate, in one atomic statement.
+    """
+    if dialect == "postgresql":
+        # An array for each column: one short statement, whatever the number of rows.
+        columns = list(table.table.columns)
+        insert: Any = postgresql.insert(table.table).from_select([c.key for c in columns], _unnested(columns))
+        parameters: Any = {f"c{at}": [record[c.key] for record in records] for at, c in enumerate(columns)}
+    else:
+        insert, parameters = sqlite.insert(table.table), records
+    return _gated(table, insert), parameters
+
+
+def _unnested(columns: Sequence[sa.Column[Any]]) -> sa.Select[Any]:
+    arrays = [
+        sa.bindparam(f"c{at}", type_=postgresql.ARRAY(plain_type(column), dimensions=1))
+        for at, column in enumerate(columns)
+    ]
+    rows = sa.func.unnest(*arrays).table_valued(*(f"c{at}" for at in range(len(columns)))).render_derived()
+    return sa.select(*rows.c)
+
+
+def plain_type(column: sa.Column[Any]) -> TypeEngine[Any]:
+    """The type of a column's values; texts without their order."""
+    return sa.Text() if isinstance(column.type, sa.String) else column.type
+
+
+def _gated(table: EntityTable, insert: Any) -> Any:
     new = insert.excluded
     columns = [column for column in table.table.columns if not column.primary_key]
     differs = sa.or_(*(column.is_distinct_from(new[column.key]) for column in columns))

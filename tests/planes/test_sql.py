@@ -183,7 +183,7 @@ def test_a_lease_survives_neither_an_error_nor_a_stale_file(tmp_path: Path) -> N
 
 def test_the_gate_is_one_statement_that_postgresql_speaks_too(rows: SqlRows) -> None:
     for dialect, comparison in ((sqlite.dialect(), "IS NOT"), (postgresql.dialect(), "IS DISTINCT FROM")):
-        sql = str(gated_insert(rows._own["note"], dialect.name).compile(dialect=dialect))
+        sql = str(gated_insert(rows._own["note"], [], dialect.name)[0].compile(dialect=dialect))
         assert sql.count("INSERT INTO") == 1
         assert all(part in sql for part in ("ON CONFLICT (tenant, id) DO UPDATE", "RETURNING", comparison))
 
