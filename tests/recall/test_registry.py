@@ -42,7 +42,7 @@ def registry(**changes: Any) -> Registry:
     ("changes", "named"),
     [
         ({"colour": "red"}, r"asset\.colour"),
-        ({"columns": {"name": {"type": "string", "indexed": True}}}, r"columns\.name\.indexed"),
+        ({"columns": {"name": {"type": "string", "sorted": True}}}, r"columns\.name\.sorted"),
         ({"columns": {"name": "text"}}, r"columns\.name\.type"),
         ({"columns": {"bad name": "string"}}, "bad name"),
         ({"columns": {"9": "string"}}, "'9'"),
