@@ -20,6 +20,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
+servers: build/milvus-venv/.installed  ## fetch the Milvus server that the tests start (PostgreSQL comes from Debian)
+
+build/milvus-venv/.installed:
+	$(PYTHON) -m venv build/milvus-venv
+	build/milvus-venv/bin/pip install --quiet --disable-pip-version-check milvus==2.3.5
+	@touch $@
+
 demo: setup  ## import, backfill, serve and ask a made-up tenant of 5,000 rows
 	$(BIN)/recall demo
 
@@ -59,6 +66,12 @@ format: setup  ## rewrite the code in the project's style
 
 bench: setup  ## measure what the README states
 	$(BIN)/python -m benchmarks
+
+up:  ## start PostgreSQL, OpenSearch, Milvus and NebulaGraph in containers, on loopback
+	docker compose up --detach --wait
+
+down:  ## stop them; their volumes stay
+	docker compose down
 
 clean:  ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
