@@ -26,9 +26,7 @@ class Rows:
     ) -> dict[str, Row]:
         return await self._store.get_many(caller, entity, ids, timeout_s=timeout_s)
 
-    async def find(
-        self, caller: Caller, entity: str, where: Where, limit: int, timeout_s: float | None
-    ) -> list[Row]:
+    async def find(self, caller: Caller, entity: str, where: Where, limit: int, timeout_s: float | None) -> list[Row]:
         return await self._store.find(caller, entity, where, limit, timeout_s=timeout_s)
 
     def tenants(self) -> list[str]:
