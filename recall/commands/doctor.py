@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from recall.commands.invocation import USER_ERROR, Invocation, command
-from recall.errors import RecallError
+from recall.errors import ConfigError, RecallError
 
 if TYPE_CHECKING:
     from recall.commands.checks import Finding
@@ -24,9 +24,15 @@ def register(app: typer.Typer) -> None:
     command(app, "doctor")(doctor)
 
 
-def doctor(invocation: Invocation) -> None:
+def doctor(
+    invocation: Invocation,
+    replay_graph: Annotated[
+        bool,
+        typer.Option("--replay-graph", help="Ask NebulaGraph every statement of its adapter, in scratch spaces."),
+    ] = False,
+) -> None:
     """Check settings, entity file, disk, stores, model, indexes, tokens and versions; say what to do about each."""
-    findings = list(_findings(invocation))
+    findings = list(_replayed(invocation) if replay_graph else _findings(invocation))
     failed = sum(finding.status == "failed" for finding in findings)
     answer = {"findings": [asdict(finding) for finding in findings], "failed": failed}
     invocation.show(answer, *_pictures(findings))
@@ -58,6 +64,27 @@ def _findings(invocation: Invocation) -> Iterator[Finding]:
     declared = [name for name, entity in registry.entities.items() if entity.spec.embed or entity.spec.search]
     yield checks.Finding("entity file", "ok", f"{settings.entities or 'none'}: {', '.join(declared)}")
     yield from asyncio.run(_stores(invocation))
+
+
+def _replayed(invocation: Invocation) -> Iterator[Finding]:
+    """One finding for the whole file, or one for each statement that the cluster answers otherwise."""
+    from recall.commands.checks import Finding
+    from recall.planes.nebula_replay import replay
+    from recall.settings import NebulaSettings
+
+    graph = invocation.settings.planes.graph
+    if not isinstance(graph, NebulaSettings):
+        raise ConfigError(f"--replay-graph needs planes.graph.kind nebula; the settings say {graph.kind}")
+    try:
+        report = replay(graph)
+    except RecallError as error:
+        yield Finding("graph statements", "failed", error.message, "make the cluster answer, then repeat")
+        return
+    if not report.differences:
+        yield Finding("graph statements", "ok", f"{report.asked} asked of {report.address}, all answered as recorded")
+    for one in report.differences:
+        detail = f"{one.name}: expected {one.expected}, got {one.got}: {one.statement}"
+        yield Finding("graph statements", "failed", detail, "the adapter does not fit this version; report it")
 
 
 async def _stores(invocation: Invocation) -> list[Finding]:
