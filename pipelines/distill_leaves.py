@@ -18,7 +18,7 @@ from pipelines.making import Draft
 from pipelines.receipts import Failure
 from pipelines.rowsource import PageRead
 from recall.digest.hashes import NO_SEM_HASH, input_hash, text_hash
-from recall.digest.nodes import DIGEST, entity_node, scope_nodes
+from recall.digest.nodes import DIGEST, entity_node, level1_parts, scope_nodes
 from recall.digest.routing import RoutingTree
 from recall.keys import content_hash
 from recall.model_ports import Summary
@@ -58,6 +58,11 @@ class Leaf:
     @property
     def stored(self) -> bool:
         return self.old_hash is not None
+
+    @property
+    def moved(self) -> bool:
+        """Whether the row has other scope values than its node."""
+        return self.scopes != [parent for parent in self.old_parents if level1_parts(parent)[0] == "scope"]
 
 
 _STRING = pa.string()
@@ -112,7 +117,7 @@ class ReadLeaves:
         return Report(
             rows=len(kept) + len(pending),
             stored=len(stored),
-            changed=len(pending) + len(gone),
+            changed=len(pending) + len(gone) + sum(leaf.moved for leaf in kept),
             blocked=blocked,
             calls=len(waiting) if self.dry_run else 0,
         )

@@ -6,11 +6,13 @@ As a script: `python digesting.py FOLDER STEP N` distils FOLDER and kills itself
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -129,6 +131,7 @@ class Digested:
 
     def bury(self, *refs: Ref, version: int = 9) -> None:
         store = self.store()
+        store.prepare()
         store.delete(self.name, [Tombstone(ref, version) for ref in refs])
         asyncio.run(store.close())
 
@@ -170,6 +173,8 @@ class Digested:
         ]
         asyncio.run(store.close())
         other.put(*rows)
+        if (self.folder / "healed").exists():
+            (other.folder / "healed").touch()
         for tree in (self.folder / "runs" / self.name / "distill").glob("*/routing.npz"):
             target = other.folder / tree.relative_to(self.folder)
             target.parent.mkdir(parents=True)
@@ -203,13 +208,12 @@ def words(seed: str, count: int) -> str:
 
 
 def hash_number(seed: str, at: int) -> int:
-    import zlib
-
     return zlib.crc32(f"{seed}/{at}".encode())
 
 
 def main(folder: str, step: str, at: str) -> None:
-    tenant = Digested(Path(folder))
+    # By the name that workers know the classes of this file by.
+    tenant = importlib.import_module("digesting").Digested(Path(folder))
     seen = 0
 
     def killer(progress: Progress) -> None:
