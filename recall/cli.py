@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from recall.commands import asking, demo, doctor, loading, serving, showing, starting, toolbox
+from recall.commands import asking, demo, digests, doctor, loading, serving, showing, starting, toolbox
 from recall.commands.invocation import AsJson, Config, DataDir, Debug, Entities, Invocation
 
 app = typer.Typer(
@@ -45,7 +45,7 @@ def _root(
     context.obj = Invocation(config, data_dir, entities, as_json, debug)
 
 
-for module in (starting, loading, asking, toolbox, showing, doctor, serving, demo):
+for module in (starting, loading, digests, asking, toolbox, showing, doctor, serving, demo):
     module.register(app)
 
 

@@ -131,6 +131,34 @@ class GetRequest(Request):
     id: Annotated[str, Field(min_length=1, max_length=1024)]
 
 
+class MapRequest(Request):
+    """The digest tree, one line a node. Send back the hashes you hold: what did not change is one line."""
+
+    scope: Text | None = Field(
+        None, max_length=2048, description="Only beneath this scope: its value, name:value, or a node id."
+    )
+    known_hashes: list[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = Field(
+        default_factory=list, max_length=100_000, description="content_hash of nodes you hold already."
+    )
+    limit: int = Field(1000, ge=1, le=100_000, strict=True, description="Most lines.")
+
+
+class DigestRequest(Request):
+    """One digest with its children's summaries and the way up."""
+
+    node_id: Annotated[str, Field(min_length=1, max_length=4096, description="Id of the node, as `map` gives it.")]
+    rows: int = Field(0, ge=0, le=1000, strict=True, description="List up to so many of the rows beneath it.")
+
+
+class ResolveRequest(Request):
+    """Nodes by hash: a content_hash exactly, or a sem_hash within 8 bits."""
+
+    hash: Annotated[
+        str, Field(pattern=r"^([0-9a-f]{16}|[0-9a-f]{64})$", description="64 hex digits, or 16 of a sem_hash.")
+    ]
+    limit: int = Field(20, ge=1, le=1000, strict=True, description="Most nodes.")
+
+
 def parse_request(model: type[R], body: object) -> R:
     """`body` as `model`, or InvalidRequest that names every wrong field in one sentence."""
     try:

@@ -250,3 +250,64 @@ class FoundRow:
     id: str
     version: int
     row: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class MapLine:
+    """One node of the digest tree. `scope`: `name:value` of a scope node; `unchanged`: nothing beneath it is listed."""
+
+    id: str
+    level: int
+    kind: str
+    scope: str | None
+    content_hash: str
+    sem_hash: str
+    tokens: int
+    unchanged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DigestMap:
+    """Nodes from the top, level by level."""
+
+    nodes: tuple[MapLine, ...]
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Abstract:
+    """A relative of a digest and what it says. `cited`: the digest draws on it."""
+
+    id: str
+    kind: str
+    scope: str | None
+    summary: str
+    cited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DigestView:
+    """A digest, its children, the way up (nearest first) and, where asked for, rows beneath it."""
+
+    node: MapLine
+    summary: str
+    children: tuple[Abstract, ...]
+    parents: tuple[Abstract, ...]
+    rows: tuple[Ref, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedNode:
+    """A node and by how many bits its sem_hash differs (0 for a content hash)."""
+
+    node: MapLine
+    distance: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Nodes of a hash, nearest first."""
+
+    matches: tuple[ResolvedNode, ...]
+    truncated: bool = False

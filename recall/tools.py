@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from recall.digest.navigation import Navigator
 from recall.engine import Engine
 from recall.errors import NotFound
 from recall.fused import FusedRecall
@@ -15,16 +16,29 @@ from recall.primitives import Primitives
 from recall.readonly import check
 from recall.registry import Registry
 from recall.requests import (
+    DigestRequest,
     FusedRequest,
     GetRequest,
+    MapRequest,
     RecallRequest,
     Request,
+    ResolveRequest,
     SearchRequest,
     SimilarRequest,
     TraverseRequest,
     parse_request,
 )
-from recall.results import ContextPack, FoundRow, FusedAnswer, SearchPage, SimilarHits, TraversedRows
+from recall.results import (
+    ContextPack,
+    DigestMap,
+    DigestView,
+    FoundRow,
+    FusedAnswer,
+    Resolved,
+    SearchPage,
+    SimilarHits,
+    TraversedRows,
+)
 from recall.rows import Caller
 from recall.wire import to_json
 
@@ -41,6 +55,7 @@ class Toolbox:
         self.engine = Engine(registry, channels, rows, options)
         self.fused = FusedRecall(registry, channels, rows, options)
         self.primitives = Primitives(registry, channels, rows, options)
+        self.digests = Navigator(registry, rows, options)
 
 
 Handler = Callable[[Toolbox, Caller, Any, str | None], Awaitable[object]]
@@ -98,6 +113,18 @@ async def _get(box: Toolbox, caller: Caller, request: GetRequest, _: str | None)
     return FoundRow(row.ref.entity, row.ref.id, row.version, row.values)
 
 
+async def _map(box: Toolbox, caller: Caller, request: MapRequest, _: str | None) -> DigestMap:
+    return await box.digests.map(caller, request)
+
+
+async def _digest(box: Toolbox, caller: Caller, request: DigestRequest, _: str | None) -> DigestView:
+    return await box.digests.digest(caller, request)
+
+
+async def _resolve(box: Toolbox, caller: Caller, request: ResolveRequest, _: str | None) -> Resolved:
+    return await box.digests.resolve(caller, request)
+
+
 _TABLE = (
     Tool(
         "recall",
@@ -135,5 +162,26 @@ _TABLE = (
         _graph_traverse,
     ),
     Tool("get", "Read one row by entity and id.", GetRequest, FoundRow, _get),
+    Tool(
+        "map",
+        "List the tree of summaries from the top; subtrees whose hash you know are one line.",
+        MapRequest,
+        DigestMap,
+        _map,
+    ),
+    Tool(
+        "digest",
+        "Read one summary with those of its children, the way up, and the rows it stands for.",
+        DigestRequest,
+        DigestView,
+        _digest,
+    ),
+    Tool(
+        "resolve",
+        "Find summaries by hash: exactly by content, or near in meaning by sem_hash.",
+        ResolveRequest,
+        Resolved,
+        _resolve,
+    ),
 )
 TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _TABLE}

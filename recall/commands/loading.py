@@ -40,7 +40,7 @@ def import_rows(
     """Read files into the source of truth: Parquet, JSON lines, CSV, or what the entity file's `sources` name."""
     imported = load_rows(invocation, paths or (), tenant, dead_letters)
     filled = fill_planes(invocation, imported.tenants) if then_backfill else []
-    answer: dict[str, Any] = {"import": asdict(imported), "backfill": [_plain(summary) for summary in filled]}
+    answer: dict[str, Any] = {"import": asdict(imported), "backfill": [plain(summary) for summary in filled]}
     invocation.show(answer, Text(imported.line()), *(Text(summary.line()) for summary in filled))
     _exit(imported.failed, filled)
 
@@ -60,7 +60,7 @@ def backfill(
     said = [Text(summary.line()) for summary in filled]
     if not filled:
         said = [Text("nothing to do: no tenant has rows; start with `recall import`")]
-    invocation.show({"backfill": [_plain(summary) for summary in filled]}, *said)
+    invocation.show({"backfill": [plain(summary) for summary in filled]}, *said)
     _exit(0, filled)
 
 
@@ -70,7 +70,7 @@ def load_rows(
     """Run one import with progress on stderr."""
     from pipelines.importing import run_import
 
-    with _progress(invocation, "{task.completed:,.0f} rows") as bar:
+    with progress(invocation, "{task.completed:,.0f} rows") as bar:
         task = bar.add_task("import", total=None)
 
         def advanced(step: Imported) -> None:
@@ -95,7 +95,7 @@ def fill_planes(
 
     settings, registry = invocation.settings, invocation.registry
     done: list[BackfillSummary] = []
-    with ray_session(settings) if len(tenants) > 1 else nullcontext(), _progress(invocation) as bar:
+    with ray_session(settings) if len(tenants) > 1 else nullcontext(), progress(invocation) as bar:
         for tenant in tenants:
             advanced = _Advance(bar, tenant)
             summary = run_backfill(
@@ -127,7 +127,7 @@ class _Advance:
 
 
 @contextmanager
-def _progress(invocation: Invocation, counted: str | None = None) -> Iterator[Progress]:
+def progress(invocation: Invocation, counted: str | None = None) -> Iterator[Progress]:
     """Bars on stderr while a job runs; none when JSON was asked for or nobody watches."""
     columns = [TextColumn(counted)] if counted else [BarColumn(), MofNCompleteColumn()]
     quiet = invocation.as_json or not invocation.err.is_terminal
@@ -156,7 +156,7 @@ def _all_tenants(invocation: Invocation) -> list[str]:
         asyncio.run(rows.close())
 
 
-def _plain(summary: BackfillSummary) -> dict[str, Any]:
+def plain(summary: BackfillSummary) -> dict[str, Any]:
     """JSON-ready; single failures are in the dead letters, here only their number."""
     plain = {**asdict(summary), "failed": summary.failed, "errors": list(summary.errors)}
     for lane in plain["lanes"]:

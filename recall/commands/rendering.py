@@ -165,6 +165,39 @@ def row_pictures(answer: Answer) -> Iterable[RenderableType]:
     yield made
 
 
+def map_pictures(answer: Answer) -> Iterable[RenderableType]:
+    """The digest tree, indented by level from the top."""
+    made = table("digest", "tokens", "content hash", "sem hash", right=("tokens",))
+    for node in answer["nodes"]:
+        text = Text("  " * (2 - node["level"]) + node["id"])
+        text.append("  unchanged", style="dim") if node["unchanged"] else None
+        made.add_row(text, str(node["tokens"]), node["content_hash"][:16], node["sem_hash"])
+    yield made if answer["nodes"] else Text("no digests: `recall distill` makes them", style="bold")
+    if answer["truncated"]:
+        yield Text("… and more", style="dim")
+
+
+def digest_pictures(answer: Answer) -> Iterable[RenderableType]:
+    """A summary, the way up, its children (those that it draws on marked), and rows beneath."""
+    yield Text(answer["node"]["id"], style="bold")
+    yield Text(answer["summary"])
+    made = table("", "digest", "summary")
+    for mark, relatives in (("↑", answer["parents"]), ("↓", answer["children"])):
+        for one in relatives:
+            made.add_row(mark + ("*" if one["cited"] else ""), Text(one["id"]), Text(shorten(one["summary"])))
+    yield made
+    if answer["rows"]:
+        yield Text("rows: " + ", ".join(f"{row['entity']}:{row['id']}" for row in answer["rows"]))
+
+
+def matches_pictures(answer: Answer) -> Iterable[RenderableType]:
+    """Nodes of a hash, nearest first."""
+    made = table("bits", "digest", "summary", right=("bits",))
+    for one in answer["matches"]:
+        made.add_row(str(one["distance"]), Text(one["node"]["id"]), Text(shorten(one["summary"])))
+    yield made if answer["matches"] else Text("nothing near", style="bold")
+
+
 def pictures(answer: Answer) -> Iterable[RenderableType]:
     """Any tool's answer, told apart by its shape."""
     drawers: Mapping[str, Callable[[Answer], Iterable[RenderableType]]] = {
@@ -173,6 +206,9 @@ def pictures(answer: Answer) -> Iterable[RenderableType]:
         "hits": hits_pictures,
         "rows": rows_pictures,
         "row": row_pictures,
+        "nodes": map_pictures,
+        "children": digest_pictures,
+        "matches": matches_pictures,
     }
     for field, draw in drawers.items():
         if field in answer:
