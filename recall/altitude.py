@@ -117,23 +117,34 @@ def _tenant(rows: Sequence[Entry], tree: Tree) -> Chosen:
 def _mixed(entries: Sequence[Entry], rows: Sequence[Entry], tree: Tree, budget: int) -> Chosen:
     """The longest run of top rows that leaves room for one digest per parent of what is left out.
 
-    A parent of a kept row cannot stand for a left-out one, so such a row is represented by its own level-0 digest
-    where that is shorter than the row and still fits.
+    Rows keep half of the budget, whatever the digests need: what a row says of itself is worth more than what stands
+    for it. Where one digest per parent is too much, the run that leaves the fewest candidates out is taken. A parent of
+    a kept row cannot stand for a left-out one, so such a row is represented by its own level-0 digest where that is
+    shorter than the row and still fits.
     """
-    most, used = 0, 0
-    while most < len(rows) and used + rows[most].size <= budget:
-        used += rows[most].size
-        most += 1
-    for count in range(most, -1, -1):
-        kept = rows[:count]
-        digests = _standing_for(rows[count:], entries, tree, {node for row in kept for node in tree.level1_of(row.ref)})
-        left = budget - _size(kept) - _size(digests)
-        if left >= 0 or count == 0:
+    reach, chosen, covered = -1, tuple[Entry, ...](), set[Ref]()
+    for count in range(_run(rows, budget), _run(rows, budget // 2) - 1, -1):
+        kept, rest = rows[:count], rows[count:]
+        digests = _standing_for(rest, entries, tree, {node for row in kept for node in tree.level1_of(row.ref)})
+        fitting = _fitting(digests, budget - _size(kept))
+        below = _covered(rest, fitting, tree)
+        complete = len(fitting) == len(digests)
+        if complete or count + len(below) > reach:
+            reach, chosen, covered = count + len(below), (*kept, *fitting), below
+        if complete:
             break
-    chosen = [*kept, *_fitting(digests, budget - _size(kept))]
-    covered = _covered(rows[count:], chosen, tree)
-    leaves = _leaves([row for row in rows[count:] if row.ref not in covered], tree, budget - _size(chosen))
+    said = {entry.ref for entry in chosen} | covered
+    leaves = _leaves([row for row in rows if row.ref not in said], tree, budget - _size(chosen))
     return Chosen("mixed", (*chosen, *leaves), len(covered) + len(leaves))
+
+
+def _run(rows: Sequence[Entry], budget: int) -> int:
+    """How many of the top rows fit `budget` before one does not."""
+    count, used = 0, 0
+    while count < len(rows) and used + rows[count].size <= budget:
+        used += rows[count].size
+        count += 1
+    return count
 
 
 def _standing_for(left_out: Sequence[Entry], entries: Sequence[Entry], tree: Tree, blocked: Set[str]) -> list[Entry]:

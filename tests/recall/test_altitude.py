@@ -65,6 +65,17 @@ def test_mixed_falls_back_to_the_rows_own_digest_when_its_parents_cover_a_kept_r
     assert names(choose("mixed", ROWS[:3], tree(), 150)) == ["0", entity_node(ROWS[1].ref), entity_node(ROWS[2].ref)]
 
 
+def test_mixed_gives_rows_half_of_a_budget_that_cannot_hold_a_digest_per_parent():
+    parents = {row.ref: (f"digest:1:scope:x:{at}",) for at, row in enumerate(ROWS)}
+    large = Tree(parents, {node: 300 for (node,) in parents.values()}, {}, {}, None)
+    size = ROWS[0].size
+    assert names(choose("mixed", ROWS, large, 299)) == [row.ref.id for row in ROWS[: 299 // size]]
+    small = Tree(parents, {node: 60 for (node,) in parents.values()}, {}, {}, None)
+    found = names(choose("mixed", ROWS, small, 2 * size + 70))
+    assert found[: (2 * size + 70) // 2 // size] == [row.ref.id for row in ROWS[: (2 * size + 70) // 2 // size]]
+    assert any(name.startswith("digest:") for name in found)
+
+
 @pytest.mark.parametrize("altitude", ["scope", "tenant", "mixed"])
 def test_without_digests_rows_answer_and_it_is_said(altitude):
     chosen = choose(altitude, ROWS, Tree(), 100)
