@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.altitude import altitude
 from pipelines.distill import run_distill
 from recall.demo import generate
-from recall.evaluation.digests import Talk, locomo_talks, mean, qmsum_talks, share_cited
+from recall.evaluation.digests import Talk, locomo_talks, mean, qmsum_talks, share_cited, share_said
 from recall.evaluation.metrics import rouge_l, rouge_n
 from recall.model_ports import Summary, SummaryTask
 from recall.models.extractive import ExtractiveSummarizer, sentences
@@ -32,6 +32,7 @@ from recall.settings import MiniLmSettings, Settings
 
 SETS: Mapping[str, Callable[[Path], list[Talk]]] = {"locomo": locomo_talks, "qmsum": qmsum_talks}
 BUDGETS = (128, 256)
+MEASURES = ("rouge1", "rouge1_recall", "rougeL", "rougeL_recall", "cited", "said", "compression")
 Summarize = Callable[[Sequence[SummaryTask]], list[Summary]]
 
 
@@ -71,36 +72,48 @@ def summaries(folder: Path) -> None:
         "first sentences": picked(range, stop=True),
         "random sentences": picked(shuffled, stop=False),
     }
-    print("| set | budget | summarizer | ROUGE-1 | ROUGE-L | gold turns cited | compression | ROUGE-1 over it |")
-    print("|---|---|---|---|---|---|---|---|")
+    columns = "ROUGE-1 F1 | recall | ROUGE-L F1 | recall | cited | said | compression | gain in F1 | gain in recall"
+    print(f"| set | budget | summarizer | {columns} |")
+    print("|---" * 12 + "|")
     for name, read in SETS.items():
         talks = [talk for talk in read(folder / name) if talk.held_out]
         for budget in BUDGETS:
             scores = {method: score(talks, budget, summarize) for method, summarize in methods.items()}
-            ours = np.array(scores["extractive"]["rouge1"])
             for method, found in scores.items():
-                gain = "" if method == "extractive" else interval(ours - np.array(found["rouge1"]))
-                values = " | ".join(f"{mean(found[key]):.3f}" for key in ("rouge1", "rougeL", "cited", "compression"))
-                print(f"| {name} | {budget} | {method} | {values} | {gain} |", flush=True)
+                gains = [
+                    ""
+                    if method == "extractive"
+                    else interval(np.array(scores["extractive"][key]) - np.array(found[key]))
+                    for key in ("rouge1", "rouge1_recall")
+                ]
+                values = [f"{mean(found[key]):.3f}" for key in MEASURES]
+                print(f"| {name} | {budget} | {method} | {' | '.join([*values, *gains])} |", flush=True)
 
 
 def score(talks: Sequence[Talk], budget: int, summarize: Summarize) -> dict[str, list[float]]:
-    """Per reference: ROUGE. Per question: gold turns cited by the digests of their scopes. Per scope: compression."""
-    found: dict[str, list[float]] = {"rouge1": [], "rougeL": [], "cited": [], "compression": []}
+    """Per reference: ROUGE. Per question: gold turns that the digests of their scopes cite, and how much of their text
+    these say word for word. Per scope: compression."""
+    found: dict[str, list[float]] = {key: [] for key in MEASURES}
     for talk in talks:
         text_of = {turn.id: turn.text for turn in talk.turns}
         tasks = [SummaryTask(1, tuple(text_of[id_] for id_ in ids), budget) for _, ids in talk.references]
         for (reference, _), summary in zip(talk.references, summarize(tasks), strict=True):
-            found["rouge1"].append(rouge_n(summary.text, reference).f1)
-            found["rougeL"].append(rouge_l(summary.text, reference).f1)
+            for key, overlap in (("rouge1", rouge_n), ("rougeL", rouge_l)):
+                shared = overlap(summary.text, reference)
+                found[key].append(shared.f1)
+                found[f"{key}_recall"].append(shared.recall)
         scopes: dict[str, list[str]] = {}
         for turn in talk.turns:
             scopes.setdefault(turn.scope, []).append(turn.id)
         tasks = [SummaryTask(1, tuple(text_of[id_] for id_ in ids), budget) for ids in scopes.values()]
         cited: set[str] = set()
+        said: dict[str, str] = {}
         for ids, task, summary in zip(scopes.values(), tasks, summarize(tasks), strict=True):
             cited |= {ids[at] for at in summary.cited}
+            said |= dict.fromkeys(ids, summary.text)
             found["compression"].append(len(summary.text) / max(1, len(" ".join(task.texts))))
+        for query in talk.questions:
+            found["said"].append(mean([share_said(text_of[ref.id], [said[ref.id]]) for ref in query.relevant]))
         found["cited"] += [share_cited([ref.id for ref in query.relevant], cited) for query in talk.questions]
     return found
 
@@ -112,8 +125,8 @@ def interval(gains: np.ndarray) -> str:
     return f"{gains.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def cost() -> None:
-    """Model calls and wall time of three runs over the demo tenant's notes and work orders."""
+def cost(scale: float) -> None:
+    """Model calls and wall time of three runs over the demo tenant's notes and work orders; Ray's start left out."""
     described = {
         name: {"columns": {"text": "string", "scope": "string"}, "distill": {"fields": ["text"], "scopes": ["scope"]}}
         for name in ("work_order", "note")
@@ -121,7 +134,7 @@ def cost() -> None:
     registry = Registry.parse({"entities": described})
     rows = [
         Row(Ref(entity, str(row["id"])), 1, {"text": str(row["text"]), "scope": str(row.get("asset") or row["id"])[:5]})
-        for entity, found in generate().items()
+        for entity, found in generate(scale=scale).items()
         if entity in described
         for row in found
     ]
@@ -151,11 +164,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with qmsum and locomo")
     parser.add_argument("--questions", type=int, default=60, help="questions a talk, at most (altitude)")
     parser.add_argument("--talks", type=int, default=10, help="talks a set, at most (altitude)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the demo tenant, 5,000 rows at 1 (cost)")
     options = parser.parse_args()
     if options.part == "summaries":
         summaries(options.data)
     elif options.part == "cost":
-        cost()
+        cost(options.scale)
     else:
         for name, read in SETS.items():
             altitude(name, read(options.data / name)[: options.talks], options.questions)
