@@ -186,7 +186,7 @@ def test_a_slow_statement_is_ended_by_the_server_at_the_deadline_of_the_call(
     with postgres.superuser() as other:
         with other.transaction():
             other.execute(f"LOCK TABLE {schema}.item IN ACCESS EXCLUSIVE MODE")
-            with pytest.raises(TransientStoreError, match=r"no answer within 0\.3 s"):
+            with pytest.raises(TransientStoreError, match=r"no answer within 0\.3 s|ended it at its deadline"):
                 read(rows, "a", timeout_s=0.3)
             # Not only the caller has stopped waiting: nothing is left waiting in the server either.
             deadline = time.monotonic() + 5
