@@ -22,9 +22,11 @@ import ray
 from pipelines.asking import ANSWERS, TASKS
 from pipelines.backfill import run_backfill
 from pipelines.context import ray_session
+from pipelines.distill import run_distill
 from pipelines.engine import ERROR, TOKENS, load_tokenizer, seconds_in_engine, through_engine
 from pipelines.engine_summaries import EngineSummarizer, Prompting
 from recall.demo import generate
+from recall.digest.nodes import TENANT_NODE
 from recall.model_ports import SummaryTask
 from recall.models.minilm import MiniLmEmbedder
 from recall.packing import quarter_bytes
@@ -170,6 +172,30 @@ def test_summarises_a_level_within_its_budgets(cluster: None) -> None:
     assert all(0 < quarter_bytes(row["summary"].encode()) <= budget for row in rows)
     assert all(row["answer_tokens"] <= budget < row["prompt_tokens"] for row in rows)
     assert all(list(row["cited"]) == [0, 1] for row in rows)
+
+
+def test_a_tenant_is_distilled_by_the_engine_and_not_again(cluster: None, tmp_path: Path) -> None:
+    spec = {
+        "columns": {"text": "string", "site": "string"},
+        "distill": {"fields": ["text"], "scopes": ["site"], "budget": 24},
+    }
+    registry = Registry.parse({"entities": {"note": spec}})
+    summarizer = {"kind": "vllm", "vllm": engine("smollm2", 1024, "bfloat16").model_dump()}
+    distill = {"summarizer": summarizer, "output_budget": 48}
+    settings = Settings.model_validate({"data_dir": str(tmp_path), "embedder": {"kind": "hash"}, "distill": distill})
+    rows = open_rows(settings, plane_context(settings, registry))
+    rows.prepare()
+    notes = [Row(Ref("note", f"n{at}"), 1, {"text": text, "site": f"s{at % 3}"}) for at, text in enumerate(texts())]
+    rows.upsert(TENANT, notes)
+    first = run_distill(settings, registry, TENANT, load=False)
+    again = run_distill(settings, registry, TENANT, load=False)
+    root = asyncio.run(rows.get_many(Caller(TENANT), "digest", [TENANT_NODE]))[TENANT_NODE]
+    asyncio.run(rows.close())
+    print(f"\n{first.line()}\n{root.values['summary']}")
+    assert (first.rows, first.failed) == (ROWS, 0)
+    assert first.calls > 3
+    assert (again.calls, again.written, again.removed) == (0, 0, 0)
+    assert 0 < quarter_bytes(str(root.values["summary"]).encode()) <= 48
 
 
 def test_a_task_that_the_engine_refuses_is_an_error_beside_good_answers(cluster: None) -> None:
