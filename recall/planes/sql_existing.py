@@ -35,7 +35,7 @@ class ExistingTable:
 
     @property
     def key(self) -> sa.Column[Any]:
-        return self._column(self.entity.key)
+        return self.column(self.entity.key)
 
     @property
     def live(self) -> sa.ColumnElement[bool]:
@@ -55,7 +55,7 @@ class ExistingTable:
     def within(self, scope: str) -> sa.ColumnElement[bool]:
         if self.entity.spec.scope is None:
             return sa.false()
-        return sa.cast(self._column(self.entity.spec.scope), sa.Text) == scope
+        return sa.cast(self.column(self.entity.spec.scope), sa.Text) == scope
 
     def key_value(self, row_id: str) -> Any:
         return _bindable(self.key, row_id)
@@ -78,7 +78,7 @@ class ExistingTable:
         version = version_of(self.entity, values, 0) if versioned else 0
         return Row(Ref(self.entity.name, row_id), version, values, None if scope is None else str(scope))
 
-    def _column(self, field: str) -> sa.Column[Any]:
+    def column(self, field: str) -> sa.Column[Any]:
         declared = self.entity.columns[field]
         return self.table.c[declared.column or field]
 

@@ -26,6 +26,6 @@ _TESTS: Mapping[str, Callable[[Any, Any], sa.ColumnElement[bool]]] = {
 def satisfies(table: Readable, where: Where) -> sa.ColumnElement[bool]:
     """`where`, checked by `recall.planes.indexed`, on the columns of `table`."""
     if isinstance(where, Condition):
-        return _TESTS[where.op](table.table.c[where.field], where.value)
+        return _TESTS[where.op](table.column(where.field), where.value)
     clauses = [satisfies(table, clause) for clause in where.clauses]
     return sa.and_(*clauses) if isinstance(where, AllOf) else sa.or_(*clauses)

@@ -97,6 +97,9 @@ class Readable(Protocol):
     def live(self) -> sa.ColumnElement[bool]:
         """The row is not deleted."""
 
+    def column(self, field: str) -> sa.Column[Any]:
+        """The column that holds a field."""
+
     def belongs(self, tenant: str) -> sa.ColumnElement[bool]:
         """The row is this tenant's."""
 
@@ -148,6 +151,9 @@ class EntityTable:
     @property
     def live(self) -> sa.ColumnElement[bool]:
         return sa.not_(self.deleted)
+
+    def column(self, field: str) -> sa.Column[Any]:
+        return self.table.c[field]
 
     def belongs(self, tenant: str) -> sa.ColumnElement[bool]:
         return self.tenant == tenant

@@ -9,6 +9,7 @@ from functools import partial
 from uuid import uuid4
 
 import pytest
+from servers.availability import unavailable
 from standins.line import Line
 from standins.milvus import CannotStart, lite_server, real_server
 
@@ -32,7 +33,7 @@ def line_to(server: AbstractContextManager[int]) -> Iterator[Line]:
     try:
         port = server.__enter__()
     except CannotStart as reason:
-        pytest.skip(f"Milvus cannot be started: {reason}")
+        unavailable(f"Milvus cannot be started: {reason}")
     line = Line(port)
     try:
         yield line

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 from pymilvus import MilvusClient
+from servers.availability import unavailable
 from standins.milvus import ROOT_TOKEN, CannotStart, lite_server, real_server
 
 from pipelines.lanes import Lane
@@ -90,7 +91,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     try:
         port = server.__enter__()
     except CannotStart as reason:
-        pytest.skip(f"Milvus cannot be started: {reason}")
+        unavailable(f"Milvus cannot be started: {reason}")
     yield port
     server.__exit__(None, None, None)
 
@@ -265,7 +266,7 @@ def test_a_server_without_imports_says_so(tmp_path: Path, monkeypatch: pytest.Mo
             with pytest.raises(StoreError, match=rf"127.0.0.1:{port}.*no import of files.*from_rows"):
                 place.bulk().bulk_load(TENANT, [table(item("a"))])
     except CannotStart as reason:
-        pytest.skip(f"Milvus Lite cannot be started: {reason}")
+        unavailable(f"Milvus Lite cannot be started: {reason}")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pymilvus import MilvusClient
+from servers.availability import unavailable
 from standins.line import Line, free_port
 from standins.milvus import CannotStart, MortalLite
 
@@ -40,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MortalLite]:
         server = MortalLite(tmp_path_factory.mktemp("lite"))
         server.start()
     except CannotStart as reason:
-        pytest.skip(f"Milvus Lite cannot be started: {reason}")
+        unavailable(f"Milvus Lite cannot be started: {reason}")
     yield server
     server.kill()
 
@@ -204,7 +205,7 @@ def doomed(tmp_path: Path) -> Iterator[MortalLite]:
         server = MortalLite(tmp_path / "lite")
         server.start()
     except CannotStart as reason:
-        pytest.skip(f"Milvus Lite cannot be started: {reason}")
+        unavailable(f"Milvus Lite cannot be started: {reason}")
     yield server
     server.kill()
 

@@ -19,6 +19,7 @@ from recall.ports import Page
 from recall.registry import Registry
 from recall.rows import Caller, Ref, Row, Tombstone
 from recall.settings import Settings, SqliteSettings
+from recall.where import Condition
 
 Open = Callable[[Mapping[str, object]], SqlRows]
 
@@ -104,6 +105,16 @@ def test_a_table_is_read_by_id_by_page_and_counted(sales: tuple[Open, Callable[[
     assert rows.tenants() == ["acme", "other"]
     assert everything(rows, "nobody", "order") == []
     assert get(rows, "order", "7", scope="north") == {}
+
+
+def test_it_is_asked_by_its_columns(sales: tuple[Open, Callable[[str], list[tuple]], str]) -> None:
+    open_rows, _, schema = sales
+    number = {"type": "int", "column": "order_no", "indexed": True}
+    spec = {**ORDER, "table": f"{schema}orders", "columns": {**ORDER["columns"], "number": number}}
+    rows = open_rows({"order": spec})
+    above = Condition("number", "int", "gt", 7)
+    found = asyncio.run(rows.find(Caller("acme"), "order", above, 10))
+    assert [row.ref.id for row in found] == ["8", "30"]
 
 
 def test_a_view_is_read_too(sales: tuple[Open, Callable[[str], list[tuple]], str]) -> None:
