@@ -6,7 +6,7 @@ EXTRAS ?= local,dev
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-vllm lint format bench clean
+.PHONY: help setup servers demo test test-fast test-vllm lint format bench up down clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
