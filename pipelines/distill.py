@@ -7,7 +7,6 @@ above it is hashed over what it was made of, so the next run repairs it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections import Counter
@@ -21,20 +20,13 @@ from pipelines.backfill import run_backfill
 from pipelines.context import ray_session
 from pipelines.deadletters import DeadLetters
 from pipelines.distill_bulk import ask_leaves, ask_level
-from pipelines.distill_job import Job, OpenModels, Report, bury
-from pipelines.distill_leaves import GONE, KEPT, MADE, PENDING, FindOrphans, MakeLeaves, ReadLeaves, get_leaves
-from pipelines.distill_levels import MakeLevel, PlanCalls, PutPlan, ReadMembers, RemoveTree, plan_root, slices
-from pipelines.distill_places import (
-    MEMBERS,
-    TREE,
-    PlaceLeaves,
-    Recover,
-    RemoveLeaves,
-    fit_tree,
-    grow_tree,
-    parts,
-    stored_tree,
-)
+from pipelines.distill_job import Job, Nodes, OpenModels, Report, bury
+from pipelines.distill_leaves import GONE, KEPT, MADE, PENDING, MakeLeaves, ReadLeaves, sharing, summaries_of
+from pipelines.distill_levels import MakeLevel
+from pipelines.distill_parts import Joined, Summed, bundles, parts
+from pipelines.distill_places import MEMBERS, TREE, PlaceLeaves, fit_tree, grow_tree, stored_tree
+from pipelines.distill_plan import PlanCalls, PutPlan, ReadMembers, plan_root, slices
+from pipelines.distill_repair import FindOrphans, Recover, RemoveLeaves, RemoveTree
 from pipelines.distill_summary import DistillSummary, Progress, State
 from pipelines.engine_summaries import open_bulk
 from pipelines.flow import Flow, Grouping, RayFlow
@@ -47,7 +39,6 @@ from recall.digest.recipe import recipe
 from recall.digest.routing import RoutingTree
 from recall.errors import ConfigError
 from recall.keys import check_tenant, compact_json
-from recall.ports import RowStore
 from recall.registry import Registry
 from recall.settings import Settings
 
@@ -140,23 +131,23 @@ class Distill:
         with self.job.rows() as nodes:
             nodes.store.prepare()
             if dry_run:
-                self._read(nodes.store, stored_tree(self.job), dry_run=True)
+                self._read(nodes, stored_tree(self.job), dry_run=True)
                 return self.total, state
             with nodes.store.lease(self.job.tenant, "distill"):
-                return self._run(nodes.store, state)
+                return self._run(nodes, state)
 
-    def _run(self, store: RowStore, state: State) -> tuple[Report, State]:
+    def _run(self, nodes: Nodes, state: State) -> tuple[Report, State]:
         self._recover()
         tree = stored_tree(self.job)
-        self._read(store, tree)
+        self._read(nodes, tree)
         trusted = (
-            state.complete and state.recipe == self.job.recipe and not self.job.full and self._agrees(store, state)
+            state.complete and state.recipe == self.job.recipe and not self.job.full and self._agrees(nodes, state)
         )
         if trusted and not self.total.changed:
             self._discard()
             return self.total, state
         replace(state, recipe=self.job.recipe, version=self.job.version, complete=False).put(self.base)
-        scanned = Report() if trusted else self._scan(store)
+        scanned = Report() if trusted else self._scan(nodes)
         asked = state.asked if trusted else scanned.asked
         self._make_leaves(tree)
         fresh = tree is None
@@ -165,7 +156,7 @@ class Distill:
         placed = self._place(tree)
         affected = placed.affected if trusted else None
         self._roll_up(tree, placed, affected, scanned.upper, fresh=fresh)
-        state = self._leave(store, asked)
+        state = self._leave(nodes, asked)
         return self.total, state
 
     # ---- passes ----------------------------------------------------------------------------------------------------
@@ -180,19 +171,19 @@ class Distill:
         self.total += total
         return total
 
-    def _read(self, store: RowStore, tree: RoutingTree | None, *, dry_run: bool = False) -> None:
+    def _read(self, nodes: Nodes, tree: RoutingTree | None, *, dry_run: bool = False) -> None:
         size = self.job.settings.pipeline.rows_per_part
         pages = [
             PageRead(name, page)
             for name, entity in self.job.registry.entities.items()
             if entity.spec.distill
-            for page in store.pages(self.job.tenant, name, size)
+            for page in nodes.store.pages(self.job.tenant, name, size)
         ]
         self._each("read", pages, ReadLeaves(self.job, tree, dry_run))
 
-    def _scan(self, store: RowStore) -> Report:
+    def _scan(self, nodes: Nodes) -> Report:
         """Every stored node, when what is stored cannot be told from the last run."""
-        pages = store.pages(self.job.tenant, DIGEST, self.job.settings.pipeline.rows_per_part)
+        pages = nodes.store.pages(self.job.tenant, DIGEST, self.job.settings.pipeline.rows_per_part)
         kept = self.total
         found = self._each("scan", pages, FindOrphans(self.job))
         # What a scan counts is stored, not changed by it.
@@ -200,36 +191,22 @@ class Distill:
         return found
 
     def _make_leaves(self, tree: RoutingTree | None) -> None:
-        shared_by = self._shared()
         names = parts(self.job, PENDING)
+        shared_by = sharing(self.job, names)
         answers = ask_leaves(self.job, names, shared_by, self.bulk) if self.bulk and names else None
         work = MakeLeaves(self.job, tree, shared_by, answers=answers)
         pieces = [piece for name in names for piece in self._pieces(name)]
         self._each("summarise rows", pieces, work)
         if shared_by:
-            self._each("share summaries", pieces, replace(work, shared=self._shared_summaries(shared_by)))
+            self._each(
+                "share summaries",
+                pieces,
+                replace(work, shared=summaries_of(self.job, parts(self.job, MADE), set(shared_by.values()))),
+            )
 
     def _pieces(self, name: str) -> list[tuple[str, int, int]]:
         size, count = self.job.settings.distill.batch, self.job.run.rows(name)
         return [(name, first, min(first + size, count)) for first in range(0, count, size)]
-
-    def _shared(self) -> dict[str, str]:
-        """Of each text that several rows need a summary of: the row that is asked."""
-        rows: dict[str, list[str]] = {}
-        for name in parts(self.job, PENDING):
-            table = self.job.run.read_table(name, ["node", "input_hash", "summary"])
-            for row in table.to_pylist():
-                if row["summary"] is None:
-                    rows.setdefault(row["input_hash"], []).append(row["node"])
-        return {made_of: min(nodes) for made_of, nodes in rows.items() if len(nodes) > 1}
-
-    def _shared_summaries(self, shared_by: dict[str, str]) -> dict[str, str]:
-        asked = set(shared_by.values())
-        found: dict[str, str] = {}
-        for name in parts(self.job, MADE):
-            leaves, _ = get_leaves(self.job, name)
-            found |= {leaf.input_hash: str(leaf.summary) for leaf in leaves if leaf.node in asked}
-        return found
 
     def _place(self, tree: RoutingTree | None) -> Report:
         removed = self._each("remove rows", parts(self.job, GONE), RemoveLeaves(self.job))
@@ -237,7 +214,8 @@ class Distill:
             return removed
         counts = grow_tree(self.flow, self.job, tree)
         clusters = settle(counts, self.job.settings.distill.noise_floor)
-        placed = self._each("place rows", parts(self.job, KEPT, MADE), PlaceLeaves(self.job, tree, clusters))
+        names = bundles(self.job, parts(self.job, KEPT, MADE))
+        placed = self._each("place rows", names, Summed(PlaceLeaves(self.job, tree, clusters)))
         return removed + placed
 
     def _roll_up(
@@ -265,8 +243,10 @@ class Distill:
         planned = Report()
         if affected is not None and not affected:
             return planned
-        grouping = Grouping(ReadMembers(self.job, affected), "parent", PlanCalls(self.job), PutPlan(self.job))
-        for report in self.flow.grouped(parts(self.job, MEMBERS), grouping, job=f"distill {self.job.tenant}: plan"):
+        read = Joined(ReadMembers(self.job, affected))
+        grouping = Grouping(read, "parent", PlanCalls(self.job), PutPlan(self.job))
+        names = bundles(self.job, parts(self.job, MEMBERS))
+        for report in self.flow.grouped(names, grouping, job=f"distill {self.job.tenant}: plan"):
             planned += report
         return planned
 
@@ -289,11 +269,11 @@ class Distill:
             return frozenset()
         return frozenset(json.loads(self.job.home.read(REFUSED)))
 
-    def _agrees(self, store: RowStore, state: State) -> bool:
+    def _agrees(self, nodes: Nodes, state: State) -> bool:
         """Whether the last run was complete, and as many nodes are stored as it left, all of level 0 with a row."""
         if not state.complete or state.recipe != self.job.recipe:
             return False
-        stored = asyncio.run(store.count(self.job.tenant)).get(DIGEST, 0)
+        stored = nodes.count()
         return (stored, self.total.stored) == (state.nodes, state.leaves)
 
     def _recover(self) -> None:
@@ -306,13 +286,13 @@ class Distill:
         for run in runs:
             (self.job.home / run).remove()
 
-    def _leave(self, store: RowStore, asked: int) -> State:
+    def _leave(self, nodes: Nodes, asked: int) -> State:
         leaves = sum(self.job.run.rows(name) for name in parts(self.job, KEPT, MADE))
         state = State(
             recipe=self.job.recipe,
             version=self.job.version,
             complete=not self.total.failures,
-            nodes=asyncio.run(store.count(self.job.tenant)).get(DIGEST, 0),
+            nodes=nodes.count(),
             leaves=leaves,
             asked=asked + self.total.asked,
         )

@@ -6,7 +6,7 @@ import asyncio
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 
@@ -23,6 +23,7 @@ from recall.ports import RowStore, WriteReport
 from recall.registry import Registry
 from recall.rows import Caller, Json, Ref, Row, Tombstone
 from recall.settings import Settings
+from recall.where import Condition
 
 OpenModels = Callable[[Settings], tuple[Embedder, Summarizer | None]]
 
@@ -31,8 +32,8 @@ OpenModels = Callable[[Settings], tuple[Embedder, Summarizer | None]]
 class Job:
     """`home` keeps what outlives a run: the routing tree and what the guard blocked; `run` holds the parts of this one.
 
-    `version`: of every node that this run writes. `full`: no stored summary is trusted. `open_models` and `open_store`
-    replace what the settings say, for tests.
+    `version`: of every node that this run writes. `full`: no stored summary is trusted. `open_models` replaces the
+    models that the settings name.
     """
 
     settings: Settings
@@ -46,7 +47,6 @@ class Job:
     full: bool = False
     blocked: frozenset[str] = frozenset()
     open_models: OpenModels | None = None
-    open_store: Callable[[], AbstractContextManager[RowStore]] | None = None
 
     @property
     def caller(self) -> Caller:
@@ -55,15 +55,13 @@ class Job:
     @contextmanager
     def rows(self) -> Iterator[Nodes]:
         """The source of truth, open for one piece of work."""
-        if self.open_store is not None:
-            with self.open_store() as store:
-                yield Nodes(self, store)
-            return
         store = open_rows(self.settings, plane_context(self.settings, self.registry))
-        try:
-            yield Nodes(self, store)
-        finally:
-            asyncio.run(store.close())
+        # One event loop for all reads: stores and their clients bind to the first that they meet.
+        with asyncio.Runner() as loop:
+            try:
+                yield Nodes(self, store, loop)
+            finally:
+                loop.run(store.close())
 
     def maker(self) -> Maker:
         """The models of this process: a worker keeps those that it opened last."""
@@ -82,20 +80,23 @@ class Nodes:
 
     job: Job
     store: RowStore
+    loop: asyncio.Runner
 
     def get(self, entity: str, ids: Iterable[str]) -> dict[str, Row]:
         """Live rows by id."""
         wanted = list(dict.fromkeys(ids))
         if not wanted:
             return {}
-        return self._patiently(lambda: asyncio.run(self.store.get_many(self.job.caller, entity, wanted)))
+        return self._patiently(lambda: self.loop.run(self.store.get_many(self.job.caller, entity, wanted)))
+
+    def count(self) -> int:
+        """Live nodes of the tenant."""
+        return self.loop.run(self.store.count(self.job.tenant)).get(DIGEST, 0)
 
     def same_input(self, input_hash: str) -> Row | None:
         """A node whose summary was made of the same input."""
-        from recall.where import Condition
-
         where = Condition("input_hash", "string", "eq", input_hash)
-        found = self._patiently(lambda: asyncio.run(self.store.find(self.job.caller, DIGEST, where, 1)))
+        found = self._patiently(lambda: self.loop.run(self.store.find(self.job.caller, DIGEST, where, 1)))
         return found[0] if found else None
 
     def write(self, rows: Sequence[Row]) -> Report:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -22,8 +23,7 @@ from recall.digest.nodes import DIGEST, entity_node, level1_parts, scope_nodes
 from recall.digest.routing import RoutingTree
 from recall.keys import content_hash
 from recall.model_ports import Summary
-from recall.ports import Page
-from recall.rows import Ref, Row
+from recall.rows import Row
 from recall.texts import distill_text
 
 KEPT, PENDING, MADE, GONE = "kept-", "pending-", "made-", "gone-"
@@ -82,9 +82,10 @@ def put_leaves(job: Job, name: str, leaves: Sequence[Leaf], vectors: np.ndarray 
     job.run.put_table(name, table)
 
 
-def get_leaves(job: Job, name: str) -> tuple[list[Leaf], np.ndarray | None]:
-    """A part, and the vectors of its leaves."""
+def get_leaves(job: Job, name: str, first: int = 0, last: int | None = None) -> tuple[list[Leaf], np.ndarray | None]:
+    """The leaves first … last of a part, and their vectors."""
     table = job.run.read_table(name)
+    table = table.slice(first, None if last is None else last - first)
     vectors = None
     if "vector" in table.column_names:
         column = table["vector"].combine_chunks()
@@ -207,34 +208,6 @@ def _with_old(leaf: Leaf, old: Row) -> Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class FindOrphans:
-    """Nodes of a page of digests whose row is gone without a tombstone, and the ids of all nodes above the rows."""
-
-    job: Job
-
-    def __call__(self, page: Page) -> Report:
-        job = self.job
-        with job.rows() as nodes:
-            live = [row for row in nodes.store.read_page(job.tenant, DIGEST, page) if not row.deleted]
-            sources: dict[str, list[str]] = {}
-            for row in live:
-                if row.values["level"] == 0:
-                    sources.setdefault(str(row.values["source_entity"]), []).append(str(row.values["source_id"]))
-            there = {
-                entity_node(Ref(entity, row_id))
-                for entity, ids in sources.items()
-                if entity in job.registry.entities and job.registry.entity(entity).spec.distill
-                for row_id in nodes.get(entity, ids)
-            }
-        gone = [row.ref.id for row in live if row.values["level"] == 0 and row.ref.id not in there]
-        if gone:
-            job.run.put(GONE + content_hash(["orphans", page.after, page.upto]) + ".json", json.dumps(gone).encode())
-        upper = frozenset(row.ref.id for row in live if row.values["level"] != 0)
-        asked = sum(bool(row.values["asked"]) for row in live)
-        return Report(changed=len(gone), upper=upper, asked=asked)
-
-
-@dataclass(frozen=True, slots=True)
 class MakeLeaves:
     """Summaries and vectors of a slice of a `pending-` part: item (part, first, last).
 
@@ -251,7 +224,7 @@ class MakeLeaves:
     def __call__(self, item: tuple[str, int, int]) -> Report:
         job, maker = self.job, self.job.maker()
         name, first, last = item
-        leaves = [leaf for leaf in get_leaves(job, name)[0][first:last] if self._mine(leaf)]
+        leaves = [leaf for leaf in get_leaves(job, name, first, last)[0] if self._mine(leaf)]
         drafts = [self._draft(leaf) for leaf in leaves]
         calls = maker.finish(drafts, self.answers)
         stale = self._fall_back([(leaf, draft) for leaf, draft in zip(leaves, drafts, strict=True) if draft.error])
@@ -312,3 +285,23 @@ class MakeLeaves:
             return
         for leaf, vector, path in zip(leaves, vectors, self.tree.route(vectors), strict=True):
             leaf.routing = path if vector.any() else None
+
+
+def sharing(job: Job, names: Sequence[str]) -> dict[str, str]:
+    """Of each text that several rows of `pending-` parts need a summary of: the row that is asked, by input."""
+    rows: dict[str, list[str]] = {}
+    for name in names:
+        for row in job.run.read_table(name, ["node", "input_hash", "summary"]).to_pylist():
+            if row["summary"] is None:
+                rows.setdefault(row["input_hash"], []).append(row["node"])
+    return {made_of: min(nodes) for made_of, nodes in rows.items() if len(nodes) > 1}
+
+
+def summaries_of(job: Job, names: Sequence[str], asked: AbstractSet[str]) -> dict[str, str]:
+    """Summaries of the rows `asked` in `made-` parts, by input."""
+    found: dict[str, str] = {}
+    for name in names:
+        for row in job.run.read_table(name, ["node", "input_hash", "summary"]).to_pylist():
+            if row["node"] in asked:
+                found[row["input_hash"]] = row["summary"]
+    return found

@@ -6,8 +6,7 @@ A call reads its children from the source of truth, where the pass below has wri
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -15,104 +14,19 @@ import pyarrow.compute as pc
 
 from pipelines.asking import TASKS
 from pipelines.distill_job import Job, Nodes, Report, refusal, text_of, texts_of
+from pipelines.distill_plan import Slice
+from pipelines.distill_repair import parts_below
 from pipelines.making import Draft
 from pipelines.receipts import Failure
 from recall.digest.hashes import input_hash, parent_hash, sem_hash, text_hash
 from recall.digest.nodes import DIGEST, TENANT_NODE, Node, level1_parts, natural, parent_of_part
-from recall.digest.recipe import limits
-from recall.digest.rollup import Call, Child, plan, spread
-from recall.digest.routing import RoutingTree, cluster_path
+from recall.digest.routing import RoutingTree
 from recall.keys import content_hash
 from recall.model_ports import Summary
 from recall.rows import Row
 
-PLAN = "plan-"
 WAITING = "waiting-"
-CALLS = pa.schema(
-    [
-        ("node", pa.string()),
-        ("owner", pa.string()),
-        ("height", pa.int64()),
-        ("children", pa.list_(pa.string())),
-    ]
-)
 _WAITING = pa.schema([*TASKS, pa.field("call", pa.string())])
-# A part of the plan, a height, and which of the calls there.
-Slice = tuple[str, int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMembers:
-    """Who is under whom, from a part; only under the `affected` nodes, where it is known which they are."""
-
-    job: Job
-    affected: frozenset[str] | None
-
-    def __call__(self, name: str) -> pa.Table:
-        table = self.job.run.read_table(name)
-        if self.affected is None:
-            return table
-        return table.filter(pc.is_in(table["parent"], pa.array(sorted(self.affected), pa.string())))
-
-
-@dataclass(frozen=True, slots=True)
-class PlanCalls:
-    """The model calls of one node, from its members."""
-
-    job: Job
-
-    def __call__(self, members: pa.Table) -> pa.Table:
-        owner = members["parent"][0].as_py()
-        children = [Child(row["node"], row["key"], row["tokens"]) for row in members.to_pylist()]
-        return calls_table(owner, plan(owner, children, limits(self.job.settings.distill)))
-
-
-@dataclass(frozen=True, slots=True)
-class PutPlan:
-    """Write calls as a part. All calls of a node are in one part."""
-
-    job: Job
-
-    def __call__(self, calls: pa.Table) -> Report:
-        if not calls.num_rows:
-            return Report()
-        name = f"{PLAN}{content_hash(calls['node'].to_pylist())}.parquet"
-        self.job.run.put_table(name, calls)
-        heights = Counter((name, height) for height in calls["height"].to_pylist())
-        return Report(heights=heights, upper=frozenset(calls["node"].to_pylist()))
-
-
-def calls_table(owner: str, calls: Iterable[Call], above: int = 0) -> pa.Table:
-    """Calls of one owner, `above` the heights of others."""
-    rows = [
-        {"node": call.id, "owner": owner, "height": call.height + above, "children": list(call.children)}
-        for call in calls
-    ]
-    return pa.Table.from_pylist(rows, schema=CALLS)
-
-
-def plan_root(job: Job, level1: Iterable[str], orphans: Iterable[tuple[str, int]], above: int) -> Report:
-    """Plan the root over the level-1 nodes, and over rows that are under none. Their summaries count as full ones, so
-    that the plan does not change with their texts."""
-    budget = job.settings.distill.output_budget
-    children = [Child(node, _root_key(node), budget) for node in level1]
-    children += [Child(node, "0" + spread(node), tokens) for node, tokens in orphans]
-    return PutPlan(job)(calls_table(TENANT_NODE, plan(TENANT_NODE, children, limits(job.settings.distill)), above))
-
-
-def _root_key(node: str) -> str:
-    # Scopes on one side; clusters on the other, near ones together.
-    return "1" + cluster_path(node) + spread(node) if level1_parts(node)[0] == "cluster" else "0" + spread(node)
-
-
-def slices(heights: Mapping[tuple[str, int], int], height: int, size: int) -> list[Slice]:
-    """The calls of one height, `size` at a time."""
-    return [
-        (part, height, first, min(first + size, count))
-        for (part, at), count in sorted(heights.items())
-        if at == height
-        for first in range(0, count, size)
-    ]
 
 
 @dataclass(slots=True)
@@ -145,10 +59,11 @@ class MakeLevel:
     def __call__(self, item: Slice) -> Report:
         part, height, first, last = item
         calls = self.job.run.read_table(part)
+        slice_ = calls.filter(pc.equal(calls["height"], height)).slice(first, last - first)
         planned: dict[str, set[str]] = {}
-        for row in calls.select(["node", "owner"]).to_pylist():
+        for row in calls.filter(pc.is_in(calls["owner"], slice_["owner"])).select(["node", "owner"]).to_pylist():
             planned.setdefault(row["owner"], set()).add(row["node"])
-        mine = calls.filter(pc.equal(calls["height"], height)).slice(first, last - first).to_pylist()
+        mine = slice_.to_pylist()
         with self.job.rows() as nodes:
             rows = nodes.get(DIGEST, [row["node"] for row in mine] + [c for row in mine for c in row["children"]])
             gone, ready = [], []
@@ -156,7 +71,7 @@ class MakeLevel:
                 dropped, work = self._prepare(nodes, row, rows)
                 gone += dropped
                 # Parts that hung under the stored node and are not planned any more.
-                gone += _parts_below(nodes, row["owner"], rows.get(row["node"]), planned[row["owner"]])
+                gone += parts_below(nodes, row["owner"], rows.get(row["node"]), planned[row["owner"]])
                 ready += work
             report = nodes.remove(gone)
             if self.bulk:
@@ -297,33 +212,6 @@ class FinishLevel:
             work.append((call, Draft(row["task"], row["level"], call.scope, row["budget"], tuple(row["texts"]))))
         with job.rows() as nodes:
             return self.level.finish(nodes, work, self.answers)
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveTree:
-    """Tombstones for a node and its parts."""
-
-    job: Job
-
-    def __call__(self, node: str) -> Report:
-        with self.job.rows() as nodes:
-            return nodes.remove([node, *_parts_below(nodes, node, nodes.get(DIGEST, [node]).get(node), set())])
-
-
-def _parts_below(nodes: Nodes, owner: str, row: Row | None, planned: set[str]) -> list[str]:
-    """Parts of `owner` that are stored under `row`, without those of the plan and what is under them."""
-    found: list[str] = []
-    frontier = [] if row is None else [row]
-    while frontier:
-        parts = [
-            child
-            for one in frontier
-            for child in texts_of(one, "child_ids")
-            if child not in planned and child != owner and parent_of_part(child) == owner
-        ]
-        found += parts
-        frontier = list(nodes.get(DIGEST, parts).values())
-    return found
 
 
 def _level(owner: str) -> int:

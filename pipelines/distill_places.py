@@ -6,16 +6,16 @@ The driver sees counts and a bounded sample; vectors of a leaf meet in one proce
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from pipelines.distill_job import Job, Report, texts_of
+from pipelines.distill_job import Job, Report
 from pipelines.distill_leaves import KEPT, MADE, Leaf, get_leaves, put_leaves
+from pipelines.distill_parts import Joined, Several, bundles, parts
 from pipelines.flow import Flow, Grouping
 from recall.digest.hashes import leaf_hash, sem_hash, text_hash
 from recall.digest.nodes import DIGEST, TENANT_NODE, Node
@@ -32,18 +32,14 @@ MOST_VECTORS = 4096
 _MOST_ROUNDS = 16
 
 
-def parts(job: Job, *kinds: str) -> list[str]:
-    """Names of the run's parts of these kinds."""
-    return [name for name in job.run.names() if name.startswith(kinds)]
-
-
 def fit_tree(flow: Flow, job: Job) -> RoutingTree:
     """A routing tree on a sample of the run's summaries, which depends on the set of rows only. Stores it."""
     names = parts(job, MADE)
     settings = job.settings.distill
     total = sum(job.run.rows(name) for name in names)
     share = 1.0 if total <= settings.sample else settings.sample / total
-    found = sorted(pair for pairs in flow.each(names, Sample(job, share), job="sample") for pair in pairs)
+    sampled = flow.each(bundles(job, names), Several(Sample(job, share)), job="sample")
+    found = sorted(pair for bundle in sampled for pairs in bundle for pair in pairs)
     vectors = np.stack([np.frombuffer(raw, np.float32) for _, raw in found])
     tree = RoutingTree.fit(vectors, settings.max_fan_in)
     job.home.put(TREE, tree.dump())
@@ -64,8 +60,8 @@ def grow_tree(flow: Flow, job: Job, tree: RoutingTree) -> Counter[str]:
         full = tree.overfull(counts, fan_in)
         if not full:
             break
-        grouping = Grouping(Overfull(job, full), "path", GrowLeaf(tree, fan_in), _splits)
-        for splits in flow.grouped(parts(job, KEPT, MADE), grouping, job="grow"):
+        grouping = Grouping(Joined(Overfull(job, full)), "path", GrowLeaf(tree, fan_in), _splits)
+        for splits in flow.grouped(bundles(job, parts(job, KEPT, MADE)), grouping, job="grow"):
             for path, members, raw in splits:
                 tree.graft(path, raw, members)
         job.home.put(TREE, tree.dump())
@@ -76,7 +72,7 @@ def grow_tree(flow: Flow, job: Job, tree: RoutingTree) -> Counter[str]:
 
 def route(flow: Flow, job: Job, tree: RoutingTree) -> None:
     """Give every leaf of the run its path in `tree`."""
-    for _ in flow.each(parts(job, KEPT, MADE), Route(job, tree), job="route"):
+    for _ in flow.each(bundles(job, parts(job, KEPT, MADE)), Several(Route(job, tree)), job="route"):
         pass
 
 
@@ -238,7 +234,7 @@ class PlaceLeaves:
         return leaf.summary is not None and text_hash(leaf.summary) != leaf.old_summary_hash
 
     def _made(self, leaf: Leaf, parents: Sequence[str], content: str, meaning: str) -> Row:
-        return _node(leaf, parents, content, meaning).row(self.job.version, self.job.started, leaf.scope)
+        return leaf_node(leaf, parents, content, meaning).row(self.job.version, self.job.started, leaf.scope)
 
     def _moved(self, stored: Row, leaf: Leaf, parents: Sequence[str], content: str) -> Row:
         """The stored node with other parents."""
@@ -267,42 +263,7 @@ class PlaceLeaves:
             self.job.run.put_table(MEMBERS + name, pa.Table.from_pylist(members, schema=MEMBER))
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveLeaves:
-    """Tombstones for the nodes that a `gone-` part lists."""
-
-    job: Job
-
-    def __call__(self, name: str) -> Report:
-        with self.job.rows() as nodes:
-            ids = json.loads(self.job.run.read(name))
-            stored = nodes.get(DIGEST, ids)
-            report = nodes.remove(ids)
-        return report + Report(affected=frozenset(p for row in stored.values() for p in texts_of(row, "parent_ids")))
-
-
-@dataclass(frozen=True, slots=True)
-class Recover:
-    """Summaries that a killed run had made, as provisional nodes: the row finds its summary and asks for none."""
-
-    job: Job
-
-    def __call__(self, address: tuple[str, str]) -> Report:
-        run, name = address
-        earlier = replace(self.job, run=self.job.home / run)
-        leaves, _ = get_leaves(earlier, name)
-        with self.job.rows() as nodes:
-            stored = nodes.get(DIGEST, [leaf.node for leaf in leaves])
-            fresh = [leaf for leaf in leaves if not _holds(stored.get(leaf.node), leaf)]
-            return nodes.write([self._provisional(leaf) for leaf in fresh])
-
-    def _provisional(self, leaf: Leaf) -> Row:
-        # No content hash yet, so that placing writes it again; a meaning, so that it is not taken for one without.
-        node = _node(replace(leaf, routing=None), leaf.scopes, "", "f" * 16)
-        return node.row(self.job.version, self.job.started, leaf.scope)
-
-
-def _node(leaf: Leaf, parents: Sequence[str], content: str, meaning: str) -> Node:
+def leaf_node(leaf: Leaf, parents: Sequence[str], content: str, meaning: str) -> Node:
     summary = str(leaf.summary)
     return Node(
         id=leaf.node,
@@ -322,7 +283,3 @@ def _node(leaf: Leaf, parents: Sequence[str], content: str, meaning: str) -> Nod
         source_hash=leaf.source_hash,
         routing=leaf.routing,
     )
-
-
-def _holds(row: Row | None, leaf: Leaf) -> bool:
-    return row is not None and row.values["input_hash"] == leaf.input_hash
