@@ -8,23 +8,41 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recall.digest.hashes import bands
-from recall.keys import compact_json
+from recall.keys import MAX_ID_BYTES, compact_json, content_hash
 from recall.rows import Json, Ref, Row
 
 Kind = Literal["entity", "scope", "cluster", "part", "tenant"]
 DIGEST = "digest"
+# Of the suffix of a part: a level, and the bits of a routing path and of a spread.
+_PART_BYTES = 140
 _NUMBERS = re.compile(r"([0-9]+)")
 TENANT_NODE = "digest:2:tenant"
 
 
 def entity_node(ref: Ref) -> str:
-    """Id of the level-0 node of a row."""
-    return f"digest:0:{ref.entity}:{ref.id}"
+    """Id of the level-0 node of a row. A long row id is replaced by its hash, which leaves an id of legal length."""
+    return _short(f"digest:0:{ref.entity}:", ref.id, MAX_ID_BYTES)
 
 
 def scope_node(name: str, value: str) -> str:
-    """Id of the level-1 node of all rows that have `value` in the scope field `name`."""
-    return f"digest:1:scope:{name}:{value}"
+    """Id of the level-1 node of all rows that have `value` in the scope field `name`.
+
+    A value that reads like the suffix of a part gets a `#` more, one that is too long is replaced by its hash.
+    """
+    node = _short(f"digest:1:scope:{name}:", value, MAX_ID_BYTES - _PART_BYTES)
+    return node + "#" if _is_part(node.rstrip("#")) else node
+
+
+def _short(prefix: str, name: str, most: int) -> str:
+    if len(prefix.encode()) + len(name.encode()) < most:
+        return prefix + name
+    return f"{prefix}~{content_hash(name)}"
+
+
+def _is_part(node_id: str) -> bool:
+    _, mark, tail = node_id.rpartition("#")
+    level, dot, bits = tail.partition(".")
+    return bool(mark and dot) and level.isdigit() and not bits.strip("01")
 
 
 def scope_nodes(names: Sequence[str], values: Mapping[str, Json]) -> list[str]:
@@ -48,7 +66,9 @@ def level1_parts(node_id: str) -> tuple[Kind, str | None, str | None]:
     if parent_of_part(node_id) != node_id:
         return "part", None, None
     _, _, kind, name, value = node_id.split(":", 4)
-    return ("scope", name, value) if kind == "scope" else ("cluster", None, None)
+    if kind != "scope":
+        return "cluster", None, None
+    return "scope", name, value.removesuffix("#") if _is_part(node_id.rstrip("#")) else value
 
 
 def natural(node_id: str) -> list[str | int]:
@@ -61,10 +81,7 @@ def parent_of_part(node_id: str) -> str:
 
     A scope value may hold `#`; a part's suffix is `#{level}.{bits}` and stands last.
     """
-    head, mark, tail = node_id.rpartition("#")
-    level, dot, bits = tail.partition(".")
-    is_part = bool(mark and dot) and level.isdigit() and not bits.strip("01")
-    return head if is_part else node_id
+    return node_id.rpartition("#")[0] if _is_part(node_id) else node_id
 
 
 @dataclass(frozen=True, slots=True)
