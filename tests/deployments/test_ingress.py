@@ -38,6 +38,12 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "graph_traverse": {"query": "MATCH (a:asset) RETURN a.id AS id"},
     "get": {"entity": "asset", "id": "a1"},
 }
+# Nothing in this corpus is distilled; trees of digests are asked in tests/pipelines/test_digest_tools.py.
+DIGEST_BODIES: dict[str, dict[str, Any]] = {
+    "map": {},
+    "digest": {"node_id": "digest:2:tenant"},
+    "resolve": {"hash": "0" * 64},
+}
 
 
 class Swap:
@@ -127,8 +133,15 @@ def error_of(response: Any, status: int) -> dict[str, str]:
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
+def test_digest_tools_say_that_nothing_is_distilled(client: TestClient) -> None:
+    for name, body in DIGEST_BODIES.items():
+        response = client.post(f"/v1/{name}", json=body, headers=ACME)
+        assert response.status_code == 404, (name, response.text)
+        assert response.json()["error"]["code"] == "not_found"
+
+
 def test_every_tool_answers_over_http(client: TestClient) -> None:
-    assert set(BODIES) == set(TOOLS)
+    assert set(BODIES) | set(DIGEST_BODIES) == set(TOOLS)
     answers = {}
     for name, body in BODIES.items():
         if name == "graph_traverse":

@@ -41,6 +41,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "graph_traverse": {"query": "MATCH (a:asset) RETURN a.id AS id"},
     "get": {"entity": "asset", "id": "a1"},
 }
+# Nothing in this corpus is distilled; trees of digests are asked in tests/pipelines/test_digest_tools.py.
+DIGEST_BODIES: dict[str, dict[str, Any]] = {
+    "map": {},
+    "digest": {"node_id": "digest:2:tenant"},
+    "resolve": {"hash": "0" * 64},
+}
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +114,15 @@ def test_every_part_is_ready(http: httpx.Client) -> None:
     assert http.get("/healthz").json() == {"status": "up"}
 
 
+def test_digest_tools_say_that_nothing_is_distilled(http: httpx.Client) -> None:
+    for name, body in DIGEST_BODIES.items():
+        response = http.post(f"/v1/{name}", json=body)
+        assert response.status_code == 404, (name, response.text)
+        assert response.json()["error"]["code"] == "not_found"
+
+
 def test_every_tool_answers(http: httpx.Client) -> None:
-    assert set(BODIES) == set(TOOLS)
+    assert set(BODIES) | set(DIGEST_BODIES) == set(TOOLS)
     answers = {}
     for name, body in BODIES.items():
         response = http.post(f"/v1/{name}", json=body, headers={"X-Request-ID": f"try-{name}"})
