@@ -200,7 +200,7 @@ class _Backfill:
         """
         with lane.store() as store:
             store.prepare(lane.tenant)
-            lost = not asyncio.run(store.count(lane.tenant))
+        lost = not lane.live()
         recovered = 0
         for stage in earlier_stages(lane, loaded=lost):
             stage.folder.sweep()
