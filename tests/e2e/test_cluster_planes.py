@@ -46,8 +46,6 @@ pytestmark = [
     pytest.mark.server,
     pytest.mark.ray,
     pytest.mark.timeout(600),
-    # Jobs read through short-lived event loops; aiohttp complains about a client whose loop ended before it.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 TENANT = "demo"
