@@ -204,10 +204,10 @@ def pictures(answer: Answer) -> Iterable[RenderableType]:
         "items": pack_pictures,
         "memories": fused_pictures,
         "hits": hits_pictures,
+        "children": digest_pictures,
         "rows": rows_pictures,
         "row": row_pictures,
         "nodes": map_pictures,
-        "children": digest_pictures,
         "matches": matches_pictures,
     }
     for field, draw in drawers.items():
