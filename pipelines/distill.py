@@ -27,7 +27,7 @@ from pipelines.distill_parts import Joined, Summed, bundles, parts
 from pipelines.distill_places import MEMBERS, TREE, PlaceLeaves, fit_tree, grow_tree, stored_tree
 from pipelines.distill_plan import PlanCalls, PutPlan, ReadMembers, plan_root, slices
 from pipelines.distill_repair import FindOrphans, Recover, RemoveLeaves, RemoveTree
-from pipelines.distill_summary import DistillSummary, Progress, State
+from pipelines.distill_summary import STATE, DistillSummary, Progress, State
 from pipelines.engine_summaries import open_bulk
 from pipelines.flow import Flow, Grouping, RayFlow
 from pipelines.rowsource import PageRead
@@ -278,13 +278,15 @@ class Distill:
 
     def _recover(self) -> None:
         """Take over the summaries of rows that killed runs had made; what they wrote above is in its place already."""
-        runs = [name for name in self.job.home.names() if name not in (REFUSED, TREE)]
+        runs = _runs(self.job.home)
         made = [(run, part) for run in runs for part in (self.job.home / run).names() if part.startswith(MADE)]
         kept = self.total
         self._each("recover", made, Recover(self.job))
         self.total = kept
-        for run in runs:
-            (self.job.home / run).remove()
+        for home in [self.base / name for name in self.base.names() if name != STATE]:
+            # Those of other recipes are of no use; parts hold texts of rows.
+            for run in _runs(home):
+                (home / run).remove()
 
     def _leave(self, nodes: Nodes, asked: int) -> State:
         leaves = sum(self.job.run.rows(name) for name in parts(self.job, KEPT, MADE))
@@ -306,3 +308,8 @@ class Distill:
         """Parts hold texts of rows: they go with the run."""
         if self.job.run.names():
             self.job.run.remove()
+
+
+def _runs(home: Folder) -> list[str]:
+    """Runs that were killed: others leave nothing."""
+    return [name for name in home.names() if name not in (REFUSED, TREE)]

@@ -456,3 +456,15 @@ def test_digests_are_rows_of_their_own_entity(tmp_path: Path) -> None:
     row = tenant.nodes()["digest:0:note:1"]
     assert row.ref == Ref(DIGEST, "digest:0:note:1")
     assert (row.values["source_entity"], row.values["source_id"]) == ("note", "1")
+
+
+def test_parts_of_a_killed_run_of_another_recipe_do_not_stay(tmp_path: Path) -> None:
+    tenant = Digested(tmp_path)
+    tenant.put(*(note(i) for i in range(5)))
+    tenant.run()
+    (home,) = (path.parent for path in (tmp_path / "runs").rglob("routing.npz"))
+    (home / "killed").mkdir()
+    (home / "killed" / "pending-x.parquet").write_bytes(b"a text")
+    replace(tenant, distill={**SMALL, "output_budget": 20}).run()
+    assert not (home / "killed").exists()
+    assert (home / "routing.npz").exists()
