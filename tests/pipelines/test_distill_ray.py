@@ -119,14 +119,14 @@ def test_digests_reach_every_plane_and_leave_it(tmp_path: Path) -> None:
     assert tenant.run(flow=None, load=True).backfill is None
 
 
-def test_thousands_of_rows_in_one_scope(tmp_path: Path) -> None:
-    tenant = Digested(tmp_path, distill={"batch": 256}, rows_per_part=1000)
-    tenant.put(*(note(i, words(str(i), 30), topic="one") for i in range(3000)))
+def test_many_rows_in_one_scope(tmp_path: Path) -> None:
+    tenant = Digested(tmp_path, distill={"batch": 256}, rows_per_part=500)
+    tenant.put(*(note(i, words(str(i), 30), topic="one") for i in range(1200)))
     started = time.perf_counter()
     summary = tenant.run(flow=None)
     assert time.perf_counter() - started < 120
     tree = tenant.tree()
-    assert (summary.failed, summary.rows) == (0, 3000)
+    assert (summary.failed, summary.rows) == (0, 1200)
     assert max(len(one["child_ids"]) for one in tree.values()) <= 32
     assert tree["digest:1:scope:topic:one"]["level"] == 1
     tenant.put(note(1, "other", 2, topic="one"))
