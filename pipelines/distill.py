@@ -1,8 +1,8 @@
 """`recall distill`: bring the digest tree of a tenant up to its rows, then the digests into the planes.
 
 Every pass writes its nodes into the source of truth before the next begins, so a killed run goes on where it stopped:
-by row at level 0, by slice of calls above. A node whose summary failed stands by its last one, or is left out; what is
-above it is hashed over what it was made of, so the next run repairs it.
+by row at level 0, by level above (`_SUCCESS`), by slice of calls inside one. A node whose summary failed stands by its
+last one, or is left out; what is above it is hashed over what it was made of, so the next run repairs it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pipelines.asking import BulkSummarizer
 from pipelines.backfill import run_backfill
-from pipelines.context import ray_session
 from pipelines.deadletters import DeadLetters
 from pipelines.distill_bulk import ask_leaves, ask_level
 from pipelines.distill_job import Job, Nodes, OpenModels, Report, bury
-from pipelines.distill_leaves import GONE, KEPT, MADE, PENDING, MakeLeaves, ReadLeaves, sharing, summaries_of
+from pipelines.distill_leaf import GONE, KEPT, MADE, PENDING
+from pipelines.distill_leaves import MakeLeaves, ReadLeaves, sharing, summaries_of
 from pipelines.distill_levels import MakeLevel
+from pipelines.distill_marks import Marks, is_mark
 from pipelines.distill_parts import Joined, Summed, bundles, parts
 from pipelines.distill_places import MEMBERS, TREE, PlaceLeaves, fit_tree, grow_tree, stored_tree
 from pipelines.distill_plan import PlanCalls, PutPlan, ReadMembers, plan_root, slices
 from pipelines.distill_repair import FindOrphans, Recover, RemoveLeaves, RemoveTree
+from pipelines.distill_source import Look, source_pages
 from pipelines.distill_summary import STATE, DistillSummary, Progress, State
 from pipelines.engine_summaries import open_bulk
-from pipelines.flow import Flow, Grouping, RayFlow
+from pipelines.flow import Flow, Grouping, InlineFlow, RayFlow
 from pipelines.rowsource import PageRead
 from pipelines.runs import new_run
 from pipelines.storage import Folder
@@ -38,13 +40,14 @@ from recall.digest.nodes import DIGEST, TENANT_NODE
 from recall.digest.recipe import recipe
 from recall.digest.routing import RoutingTree
 from recall.errors import ConfigError
-from recall.keys import check_tenant, compact_json
+from recall.keys import check_tenant
 from recall.registry import Registry
 from recall.settings import Settings
 
 FOLDER = "distill"
 REFUSED = "refused.json"
-SUCCESS = "_SUCCESS"
+# Pages that one process looks through in about the time that Ray takes to start.
+FEW_PAGES = 32
 
 
 def run_distill(  # noqa: PLR0913 - the options of the command
@@ -76,12 +79,12 @@ def run_distill(  # noqa: PLR0913 - the options of the command
     home = base / made_by
     job = Job(settings, registry, tenant, made_by, 0, "", home, home / run, full, open_models=open_models)
     letters_path = settings.data_path("dead_letters") / f"distill-{tenant}-{run}.jsonl"
-    with ray_session(settings) if flow is None else nullcontext():
-        ready = time.perf_counter()
-        with DeadLetters(letters_path) as letters:
-            engine = bulk or open_bulk(settings)
-            distill = Distill(job, base, flow or RayFlow(settings), engine, letters, on_progress or (lambda _: None))
-            total, state = distill.execute(dry_run=dry_run)
+    with ExitStack() as open_:
+        letters = open_.enter_context(DeadLetters(letters_path))
+        spread = open_.enter_context(RayFlow(settings))
+        distill = Distill(job, base, flow or spread, bulk or open_bulk(settings), letters, on_progress or _unheard)
+        total, state = distill.execute(dry_run=dry_run)
+        seconds = time.perf_counter() - started - spread.startup_s
         filled = None
         if load and not dry_run and not state.loaded:
             filled = run_backfill(settings, registry, tenant, entities=(DIGEST,))
@@ -99,12 +102,16 @@ def run_distill(  # noqa: PLR0913 - the options of the command
         blocked=total.blocked,
         failed=len(total.failures),
         depth=max((height for _, height in total.heights), default=0),
-        seconds=time.perf_counter() - ready,
-        startup_seconds=ready - started,
+        seconds=seconds,
+        startup_seconds=spread.startup_s,
         dry_run=dry_run,
         dead_letters=letters.address,
         backfill=filled,
     )
+
+
+def _unheard(progress: Progress) -> None:
+    """Nobody asked."""
 
 
 @dataclass(slots=True)
@@ -130,20 +137,41 @@ class Distill:
         )
         with self.job.rows() as nodes:
             nodes.store.prepare()
+            pages = source_pages(self.job, nodes)
             if dry_run:
-                self._read(nodes, stored_tree(self.job), dry_run=True)
+                self._read(pages, stored_tree(self.job), dry_run=True)
+                return self.total, state
+            if self._nothing_new(nodes, pages, state):
                 return self.total, state
             with nodes.store.lease(self.job.tenant, "distill"):
                 return self._run(nodes, state)
 
+    def _nothing_new(self, nodes: Nodes, pages: Sequence[PageRead], state: State) -> bool:
+        """Whether the rows are those that the stored tree was made of. Rows written meanwhile are for the next run."""
+        if not self._stands(state) or nodes.count() != state.nodes:
+            return False
+        # Few rows are looked at sooner than Ray would start.
+        flow = InlineFlow() if len(pages) <= FEW_PAGES else self.flow
+        before = self.total
+        seen = self._each("look", pages, Look(self.job), flow)
+        if _hex(seen) == state.fingerprint:
+            return True
+        self.total = before
+        return False
+
+    def _stands(self, state: State) -> bool:
+        """Whether the last run was complete and of this recipe."""
+        return state.complete and state.recipe == self.job.recipe and not self.job.full
+
     def _run(self, nodes: Nodes, state: State) -> tuple[Report, State]:
         self._recover()
         tree = stored_tree(self.job)
-        self._read(nodes, tree)
-        trusted = (
-            state.complete and state.recipe == self.job.recipe and not self.job.full and self._agrees(nodes, state)
-        )
-        if trusted and not self.total.changed:
+        read = self._read(source_pages(self.job, nodes), tree)
+        trusted = self._stands(state) and (nodes.count(), read.stored) == (state.nodes, state.leaves)
+        if trusted and not read.changed:
+            # The rows differ where the tree has nothing: a row went whose summary the guard had blocked.
+            state = replace(state, fingerprint=_hex(read))
+            state.put(self.base)
             self._discard()
             return self.total, state
         replace(state, recipe=self.job.recipe, version=self.job.version, complete=False).put(self.base)
@@ -156,30 +184,24 @@ class Distill:
         placed = self._place(tree)
         affected = placed.affected if trusted else None
         self._roll_up(tree, placed, affected, scanned.upper, fresh=fresh)
-        state = self._leave(nodes, asked)
+        state = self._leave(nodes, asked, _hex(read))
         return self.total, state
 
     # ---- passes ----------------------------------------------------------------------------------------------------
 
-    def _each(self, step: str, items: Iterable, work: Callable) -> Report:
+    def _each(self, step: str, items: Iterable, work: Callable, flow: Flow | None = None) -> Report:
         waiting = list(items)
         total = Report()
-        for done, report in enumerate(self.flow.each(waiting, work, job=f"distill {self.job.tenant}: {step}"), 1):
+        reports = (flow or self.flow).each(waiting, work, job=f"distill {self.job.tenant}: {step}")
+        for done, report in enumerate(reports, 1):
             total += report
             bury(self.letters, report.failures)
             self.on_progress(Progress(step, done, len(waiting)))
         self.total += total
         return total
 
-    def _read(self, nodes: Nodes, tree: RoutingTree | None, *, dry_run: bool = False) -> None:
-        size = self.job.settings.pipeline.rows_per_part
-        pages = [
-            PageRead(name, page)
-            for name, entity in self.job.registry.entities.items()
-            if entity.spec.distill
-            for page in nodes.store.pages(self.job.tenant, name, size)
-        ]
-        self._each("read", pages, ReadLeaves(self.job, tree, dry_run))
+    def _read(self, pages: Sequence[PageRead], tree: RoutingTree | None, *, dry_run: bool = False) -> Report:
+        return self._each("read", pages, ReadLeaves(self.job, tree, dry_run))
 
     def _scan(self, nodes: Nodes) -> Report:
         """Every stored node, when what is stored cannot be told from the last run."""
@@ -233,7 +255,7 @@ class Distill:
             planned += plan_root(self.job, sorted(placed.parents), placed.orphans, above)
         self.total += replace(planned, upper=frozenset())
         if tree is not None:
-            self._levels(planned.heights, MakeLevel(self.job, tree, fresh))
+            self._levels(planned.heights, MakeLevel(self.job, tree, fresh), _hex(placed))
         vanished = upper - planned.upper if affected is None else affected - placed.parents - {TENANT_NODE}
         if not placed.parents and not placed.orphans:
             vanished |= {TENANT_NODE}
@@ -250,17 +272,24 @@ class Distill:
             planned += report
         return planned
 
-    def _levels(self, heights: Counter[tuple[str, int]], level: MakeLevel) -> None:
+    def _levels(self, heights: Counter[tuple[str, int]], level: MakeLevel, placed: str) -> None:
+        """One pass a height. A height that a killed run finished above the same leaves is not looked at again."""
         size = self.job.settings.distill.batch
-        for height in sorted({height for _, height in heights}):
-            before = self.total
+        marks = Marks(self.job.home)
+        if self.job.full:
+            marks.clear()
+        finished = marks.of(placed)
+        for height in sorted({height for _, height in heights} - finished):
             step = f"level {height}"
-            self._each(step, slices(heights, height, size), replace(level, bulk=self.bulk is not None))
+            made = self._each(step, slices(heights, height, size), replace(level, bulk=self.bulk is not None))
             if self.bulk is not None:
                 waiting, finish = ask_level(self.job, height, level, self.bulk)
-                self._each(step, waiting, finish)
-            made = {"calls": self.total.calls - before.calls, "written": self.total.written - before.written}
-            self.job.run.put(f"level-{height}{SUCCESS}", compact_json(made))
+                made += self._each(step, waiting, finish)
+            if made.failures:
+                # What is above is made of what there is, and made again when this is repaired.
+                placed = ""
+            if placed:
+                marks.put(height, placed)
 
     # ---- what outlives a run ---------------------------------------------------------------------------------------
 
@@ -268,13 +297,6 @@ class Distill:
         if self.job.full or REFUSED not in self.job.home.names():
             return frozenset()
         return frozenset(json.loads(self.job.home.read(REFUSED)))
-
-    def _agrees(self, nodes: Nodes, state: State) -> bool:
-        """Whether the last run was complete, and as many nodes are stored as it left, all of level 0 with a row."""
-        if not state.complete or state.recipe != self.job.recipe:
-            return False
-        stored = nodes.count()
-        return (stored, self.total.stored) == (state.nodes, state.leaves)
 
     def _recover(self) -> None:
         """Take over the summaries of rows that killed runs had made; what they wrote above is in its place already."""
@@ -287,8 +309,10 @@ class Distill:
             # Those of other recipes are of no use; parts hold texts of rows.
             for run in _runs(home):
                 (home / run).remove()
+            if home != self.job.home:
+                Marks(home).clear()
 
-    def _leave(self, nodes: Nodes, asked: int) -> State:
+    def _leave(self, nodes: Nodes, asked: int, fingerprint: str) -> State:
         leaves = sum(self.job.run.rows(name) for name in parts(self.job, KEPT, MADE))
         state = State(
             recipe=self.job.recipe,
@@ -297,6 +321,7 @@ class Distill:
             nodes=nodes.count(),
             leaves=leaves,
             asked=asked + self.total.asked,
+            fingerprint=fingerprint,
         )
         if self.total.refused - self.job.blocked:
             self.job.home.put(REFUSED, json.dumps(sorted(self.total.refused | self.job.blocked)).encode())
@@ -305,11 +330,16 @@ class Distill:
         return state
 
     def _discard(self) -> None:
-        """Parts hold texts of rows: they go with the run."""
+        """Parts hold texts of rows: they go with the run, and so do the marks of its levels."""
         if self.job.run.names():
             self.job.run.remove()
+        Marks(self.job.home).clear()
 
 
 def _runs(home: Folder) -> list[str]:
     """Runs that were killed: others leave nothing."""
-    return [name for name in home.names() if name not in (REFUSED, TREE)]
+    return [name for name in home.names() if name not in (REFUSED, TREE) and not is_mark(name)]
+
+
+def _hex(report: Report) -> str:
+    return f"{report.fingerprint:x}"

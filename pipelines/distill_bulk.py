@@ -11,7 +11,7 @@ import ray
 from pipelines.asking import TASKS, BulkSummarizer
 from pipelines.context import recall_errors
 from pipelines.distill_job import Job
-from pipelines.distill_leaves import get_leaves
+from pipelines.distill_leaf import get_leaves
 from pipelines.distill_levels import WAITING, FinishLevel, MakeLevel
 from pipelines.storage import Folder
 from recall.model_ports import Summary

@@ -137,9 +137,11 @@ class Report:
     `asked`: by how much the number of stored summaries that a model made has changed. `refused`: what the guard
     blocked, for the next run. `affected`: nodes whose children changed; `parents`: nodes that have children;
     `orphans`: rows under no such node, as (node, tokens). `heights`: model calls planned, by part and height.
+    `fingerprint`: of the rows that were read, or of the leaves that were placed; a sum, so in any order.
     """
 
     rows: int = 0
+    fingerprint: int = 0
     stored: int = 0
     changed: int = 0
     blocked: int = 0

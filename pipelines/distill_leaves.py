@@ -1,97 +1,37 @@
-"""Level 0 of the digest tree: rows to summaries with their vectors, row by row. Knows no cluster and no other level.
-
-Parts of a run: `kept-` rows whose summary stands, `pending-` rows that need one, `made-` rows that got it, `gone-`
-nodes to be removed.
-"""
+"""Level 0 of the digest tree: rows to summaries with their vectors, row by row. Knows no cluster and no other level."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
 
 from pipelines.distill_job import Job, Nodes, Report, refusal, text_of, texts_of
+from pipelines.distill_leaf import GONE, KEPT, MADE, PENDING, Leaf, get_leaves, put_leaves
+from pipelines.distill_source import admit, fingerprint, refused
 from pipelines.making import Draft
 from pipelines.receipts import Failure
 from pipelines.rowsource import PageRead
-from recall.digest.hashes import NO_SEM_HASH, input_hash, text_hash
-from recall.digest.nodes import DIGEST, entity_node, level1_parts, scope_nodes
+from recall.digest.hashes import NO_SEM_HASH
+from recall.digest.nodes import DIGEST, entity_node
 from recall.digest.routing import RoutingTree
 from recall.keys import content_hash
 from recall.model_ports import Summary
 from recall.rows import Row
-from recall.texts import distill_text
-
-KEPT, PENDING, MADE, GONE = "kept-", "pending-", "made-", "gone-"
 
 
 @dataclass(slots=True)
-class Leaf:
-    """A row on its way to its node. `text` is the guarded source; `old_*` is what is stored of the node."""
+class _Sorted:
+    """Rows of a page by what has to be done: nothing, a summary to make, a node to remove."""
 
-    node: str
-    entity: str
-    id: str
-    scope: str | None
-    scopes: list[str]
-    source_hash: str
-    input_hash: str
-    recipe: str
-    budget: int
-    text: str | None = None
-    summary: str | None = None
-    asked: bool = False
-    tokens: int = 0
-    routing: str | None = None
-    old_hash: str | None = None
-    old_scope: str | None = None
-    old_routing: str | None = None
-    old_summary_hash: str | None = None
-    old_sem_hash: str | None = None
-    old_parents: list[str] = field(default_factory=list)
-    old_asked: bool = False
-
-    @property
-    def stored(self) -> bool:
-        return self.old_hash is not None
-
-    @property
-    def moved(self) -> bool:
-        """Whether the row has other scope values than its node."""
-        return self.scopes != [parent for parent in self.old_parents if level1_parts(parent)[0] == "scope"]
-
-
-_STRING = pa.string()
-_KINDS = {"scopes": pa.list_(_STRING), "old_parents": pa.list_(_STRING), "budget": pa.int64(), "tokens": pa.int64()}
-_KINDS |= {"asked": pa.bool_(), "old_asked": pa.bool_()}
-SCHEMA = pa.schema([(name, _KINDS.get(name, _STRING)) for name in Leaf.__dataclass_fields__])
-
-
-def put_leaves(job: Job, name: str, leaves: Sequence[Leaf], vectors: np.ndarray | None = None) -> None:
-    """Write a part, with one vector a leaf where there are any."""
-    if not leaves:
-        return
-    table = pa.Table.from_pylist([asdict(leaf) for leaf in leaves], schema=SCHEMA)
-    if vectors is not None:
-        flat = pa.array(vectors.astype(np.float32, copy=False).ravel())
-        table = table.append_column("vector", pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
-    job.run.put_table(name, table)
-
-
-def get_leaves(job: Job, name: str, first: int = 0, last: int | None = None) -> tuple[list[Leaf], np.ndarray | None]:
-    """The leaves first … last of a part, and their vectors."""
-    table = job.run.read_table(name)
-    table = table.slice(first, None if last is None else last - first)
-    vectors = None
-    if "vector" in table.column_names:
-        column = table["vector"].combine_chunks()
-        vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(table.num_rows, -1)
-        table = table.drop_columns(["vector"])
-    return [Leaf(**row) for row in table.to_pylist()], vectors
+    kept: list[Leaf] = field(default_factory=list)
+    pending: list[Leaf] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    blocked: int = 0
+    fingerprint: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,64 +47,45 @@ class ReadLeaves:
         with job.rows() as nodes:
             rows = nodes.store.read_page(job.tenant, read.entity, read.page)
             stored = nodes.get(DIGEST, [entity_node(row.ref) for row in rows])
-            kept, pending, gone, blocked = self._sort(nodes, rows, stored)
+            sorted_ = self._sort(nodes, rows, stored)
         name = content_hash([read.entity, read.page.after, read.page.upto]) + ".parquet"
         if not self.dry_run:
-            put_leaves(job, KEPT + name, kept)
-            put_leaves(job, PENDING + name, pending)
-            if gone:
-                job.run.put(GONE + name + ".json", json.dumps(gone).encode())
-        waiting = {leaf.input_hash for leaf in pending if leaf.summary is None}
+            put_leaves(job, KEPT + name, sorted_.kept)
+            put_leaves(job, PENDING + name, sorted_.pending)
+            if sorted_.gone:
+                job.run.put(GONE + name + ".json", json.dumps(sorted_.gone).encode())
+        waiting = {leaf.input_hash for leaf in sorted_.pending if leaf.summary is None}
+        moved = sum(leaf.moved for leaf in sorted_.kept)
         return Report(
-            rows=len(kept) + len(pending),
+            rows=len(sorted_.kept) + len(sorted_.pending),
             stored=len(stored),
-            changed=len(pending) + len(gone) + sum(leaf.moved for leaf in kept),
-            blocked=blocked,
+            changed=len(sorted_.pending) + len(sorted_.gone) + moved,
+            blocked=sorted_.blocked,
             calls=len(waiting) if self.dry_run else 0,
+            fingerprint=sorted_.fingerprint,
         )
 
-    def _sort(
-        self, nodes: Nodes, rows: Sequence[Row], stored: Mapping[str, Row]
-    ) -> tuple[list[Leaf], list[Leaf], list[str], int]:
-        kept: list[Leaf] = []
-        pending: list[Leaf] = []
-        gone: list[str] = []
-        blocked = 0
+    def _sort(self, nodes: Nodes, rows: Sequence[Row], stored: Mapping[str, Row]) -> _Sorted:
+        found = _Sorted()
         for row in rows:
             old = stored.get(entity_node(row.ref))
-            text, refused = self._text(row)
-            leaf = self._leaf(row, text, old) if text else None
-            if leaf is not None and refusal(leaf.node, leaf.input_hash, leaf.scope) in self.job.blocked:
-                leaf, refused = None, True
-            blocked += refused
+            leaf, blocked = admit(self.job, row)
+            if leaf is not None:
+                found.fingerprint += fingerprint(leaf)
+                if refused(self.job, leaf):
+                    leaf, blocked = None, True
+            found.blocked += blocked
             if leaf is None:
                 if old is not None:
-                    gone.append(old.ref.id)
-            elif self._stands(leaf, old):
-                kept.append(leaf)
+                    found.gone.append(old.ref.id)
+                continue
+            if old is not None:
+                leaf = _with_old(leaf, old)
+            if self._stands(leaf, old):
+                found.kept.append(leaf)
             else:
-                pending.append(self._known(nodes, leaf, old))
-        return kept, pending, gone, blocked
-
-    def _text(self, row: Row) -> tuple[str, bool]:
-        """The guarded source text, and whether the guard took it away."""
-        raw = "" if row.deleted else distill_text(self.job.registry.entity(row.ref.entity), row.values)
-        if not raw:
-            return "", False
-        guarded = self.job.maker().admit(raw, row.scope)
-        return ("", True) if guarded.blocked else (guarded.text.strip(), False)
-
-    def _leaf(self, row: Row, text: str, old: Row | None) -> Leaf:
-        spec = self.job.registry.entity(row.ref.entity).spec.distill
-        assert spec is not None
-        source = text_hash(text)
-        made_of = input_hash(self.job.recipe, 0, spec.budget, [source])
-        scopes = scope_nodes(spec.scopes, row.values)
-        node = entity_node(row.ref)
-        leaf = Leaf(
-            node, row.ref.entity, row.ref.id, row.scope, scopes, source, made_of, self.job.recipe, spec.budget, text
-        )
-        return leaf if old is None else _with_old(leaf, old)
+                found.pending.append(self._known(nodes, leaf, old))
+        return found
 
     def _stands(self, leaf: Leaf, old: Row | None) -> bool:
         """Whether the stored summary and its place in the routing tree are those of this text."""

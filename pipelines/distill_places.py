@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.distill_job import Job, Report
-from pipelines.distill_leaves import KEPT, MADE, Leaf, get_leaves, put_leaves
+from pipelines.distill_leaf import KEPT, MADE, Leaf, get_leaves, put_leaves
 from pipelines.distill_parts import Joined, Several, bundles, parts
 from pipelines.flow import Flow, Grouping
 from recall.digest.hashes import leaf_hash, sem_hash, text_hash
 from recall.digest.nodes import DIGEST, TENANT_NODE, Node
 from recall.digest.rollup import spread
 from recall.digest.routing import RoutingTree, cluster_id
+from recall.keys import content_hash
 from recall.rows import Json, Ref, Row
 
 TREE = "routing.npz"
@@ -219,6 +220,11 @@ class PlaceLeaves:
             parents=frozenset(parent for above in parents for parent in above if parent != TENANT_NODE),
             orphans=tuple(
                 (leaf.node, leaf.tokens) for leaf, above in zip(leaves, parents, strict=True) if TENANT_NODE in above
+            ),
+            # All that the levels above are made of, and planned by.
+            fingerprint=sum(
+                int(content_hash([leaf.node, content, leaf.routing, leaf.tokens, leaf.scope]), 16)
+                for leaf, content in zip(leaves, hashes, strict=True)
             ),
         )
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 
 from pipelines.distill_job import Job, Nodes, Report, texts_of
-from pipelines.distill_leaves import GONE, Leaf, get_leaves
+from pipelines.distill_leaf import GONE, Leaf, get_leaves
 from pipelines.distill_places import leaf_node
 from recall.digest.nodes import DIGEST, entity_node, parent_of_part
 from recall.keys import content_hash

@@ -72,7 +72,7 @@ class State:
     """What the last run left: its recipe, the version of its nodes, and whether nothing failed.
 
     `nodes` and `leaves` are stored digests, in all and of level 0; `asked` those that a model made; `loaded`: the
-    planes hold them.
+    planes hold them. `fingerprint`: of the rows that it read, in hexadecimal.
     """
 
     recipe: str = ""
@@ -82,6 +82,7 @@ class State:
     leaves: int = 0
     asked: int = 0
     loaded: bool = False
+    fingerprint: str = ""
 
     @classmethod
     def of(cls, folder: Folder) -> State:

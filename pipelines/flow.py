@@ -1,4 +1,4 @@
-"""Work spread over Ray Data: items in, what a worker reports of each out. Knows nothing of what the work is.
+"""Work spread over Ray Data, or done here: items in, what a worker reports of each out. Knows nothing of the work.
 
 Workers are picklable; one is sent to each process that works, whatever the number of items.
 """
@@ -6,15 +6,19 @@ Workers are picklable; one is sent to each process that works, whatever the numb
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import ray
 from ray.data import Dataset, TaskPoolStrategy
 
-from pipelines.context import recall_errors
+from pipelines.context import ray_session, recall_errors
 from recall.errors import RecallError
 from recall.settings import Settings
 
@@ -42,17 +46,45 @@ class Flow(Protocol):
     def grouped(self, items: Sequence[Any], grouping: Grouping, *, job: str) -> Iterator[Any]: ...
 
 
+class InlineFlow:
+    """This process alone: for work that is done sooner than Ray would start."""
+
+    def each(self, items: Sequence[Item], work: Callable[[Item], Report], *, job: str) -> Iterator[Report]:
+        return map(work, items)
+
+    def grouped(self, items: Sequence[Any], grouping: Grouping, *, job: str) -> Iterator[Any]:
+        if not items:
+            return
+        rows = pa.concat_tables([grouping.read(item) for item in items])
+        for key in sorted(set(rows[grouping.key].to_pylist())):
+            yield grouping.report(grouping.make(rows.filter(pc.equal(rows[grouping.key], key))))
+
+
 class RayFlow:
-    """Ray Data, on at most `workers` processes at a time."""
+    """Ray Data, on at most `pipeline.embedders` processes at a time. Ray starts with the first work, if there is any,
+    and stops with the block that this is the context manager of; `startup_s`: how long that took."""
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._workers = max(1, settings.pipeline.embedders)
         self._partitions = max(2, settings.pipeline.logical_cpus)
+        self._session = ExitStack()
+        self._started = False
+        self.startup_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._session.__exit__(kind, error, trace)
 
     def each(self, items: Sequence[Item], work: Callable[[Item], Report], *, job: str) -> Iterator[Report]:
         """Raises the RecallError of a worker as itself."""
         if not items:
             return
+        self._start()
         reports = self._spread(items).map_batches(
             _work, fn_kwargs={"work": work}, batch_size=1, compute=TaskPoolStrategy(self._workers), num_cpus=1
         )
@@ -62,6 +94,7 @@ class RayFlow:
     def grouped(self, items: Sequence[Any], grouping: Grouping, *, job: str) -> Iterator[Any]:
         if not items:
             return
+        self._start()
         rows = self._spread(items).map_batches(_read, fn_kwargs={"read": grouping.read}, batch_size=1, num_cpus=1)
         made = rows.groupby(grouping.key, num_partitions=self._partitions).map_groups(
             _make, fn_kwargs={"make": grouping.make}, batch_format="pyarrow"
@@ -71,6 +104,13 @@ class RayFlow:
         )
         with recall_errors(job):
             yield from _reports(reports)
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            began = time.perf_counter()
+            self._session.enter_context(ray_session(self._settings))
+            self.startup_s = time.perf_counter() - began
 
     def _spread(self, items: Sequence[Any]) -> Dataset:
         packed = [{"item": pickle.dumps(item)} for item in items]

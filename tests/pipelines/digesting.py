@@ -14,19 +14,17 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 
 from pipelines.distill import run_distill
 from pipelines.distill_summary import DistillSummary, Progress
-from pipelines.flow import Grouping
+from pipelines.flow import InlineFlow
 from recall.model_ports import Embedder, Summarizer, Summary, SummaryTask
 from recall.models.hashing import HashEmbedder
 from recall.planes.opening import open_rows, plane_context
@@ -79,19 +77,6 @@ class FakeModels:
 
     def __call__(self, settings: Settings) -> tuple[Embedder, Summarizer]:
         return HashEmbedder(settings.embedder.dim), FakeSummarizer(self.log)
-
-
-class InlineFlow:
-    """`Flow` in this process, for tests of everything but Ray."""
-
-    def each(self, items: Sequence[Any], work: Callable[[Any], Any], *, job: str) -> Iterator[Any]:
-        return map(work, items)
-
-    def grouped(self, items: Sequence[Any], grouping: Grouping, *, job: str) -> Iterator[Any]:
-        tables = [grouping.read(item) for item in items]
-        rows = pa.concat_tables(tables) if tables else None
-        for key in sorted(set(rows[grouping.key].to_pylist())) if rows is not None else ():
-            yield grouping.report(grouping.make(rows.filter(pc.equal(rows[grouping.key], key))))
 
 
 @dataclass(frozen=True)

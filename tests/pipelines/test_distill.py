@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.distill import run_distill
+from pipelines.distill_summary import Progress
 from recall.digest.nodes import DIGEST, TENANT_NODE
 from recall.errors import Busy, ConfigError
 from recall.registry import Registry
@@ -110,6 +112,38 @@ def test_an_unchanged_run_makes_no_call_and_no_write(tmp_path: Path) -> None:
     assert first.calls + first.saved == second.saved
     assert tenant.nodes() == before
     assert not tenant.asked()
+
+
+def test_unchanged_rows_are_looked_at_and_nothing_else_is(tmp_path: Path) -> None:
+    tenant = Digested(tmp_path)
+    tenant.put(*(note(i) for i in range(90)), note("short", "short"), note("none", ""))
+    tenant.run()
+    assert steps(tenant) == {"look"}
+    tenant.put(note("short", "other"))
+    assert {"look", "read", "place rows"} <= steps(tenant)
+    assert steps(tenant) == {"look"}
+    tenant.put(note("none", "", 2, topic="another"))
+    assert steps(tenant) == {"look"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tenant: tenant.put(note(1, topic="another")),
+        lambda tenant: tenant.put(note(1, team="another")),
+        lambda tenant: tenant.bury(Ref("note", "1")),
+        lambda tenant: tenant.bury(
+            Ref(DIGEST, "digest:0:note:1"), version=tenant.nodes()["digest:0:note:1"].version + 1
+        ),
+    ],
+)
+def test_a_look_sees_every_change_that_a_tree_shows(change: Callable[[Digested], None], tmp_path: Path) -> None:
+    tenant = Digested(tmp_path / "one")
+    tenant.put(*(note(i) for i in range(12)))
+    tenant.run()
+    change(tenant)
+    tenant.run()
+    assert tenant.tree() == tenant.rebuilt(tmp_path / "rebuilt")
 
 
 @pytest.mark.parametrize("count", [1, 3, 10])
@@ -272,6 +306,17 @@ def test_a_summary_that_the_guard_blocks_is_not_asked_for_again(tmp_path: Path) 
     assert (again.calls, again.written) == (0, 0)
 
 
+def test_a_row_without_a_digest_may_go_and_a_look_still_settles_it(tmp_path: Path) -> None:
+    rule = {"name": "tilde", "pattern": "^note 3 says", "block": True}
+    tenant = Digested(tmp_path, distill={**SMALL, "guard": {"rules": [rule]}})
+    tenant.put(*(note(i) for i in range(6) if i != 3), note("3", f"\u200anote 3 says {words('3', 30)}"))
+    assert tenant.run().blocked == 1
+    assert steps(tenant) == {"look"}
+    tenant.bury(Ref("note", "3"))
+    assert "level 1" not in steps(tenant)
+    assert steps(tenant) == {"look"}
+
+
 def test_a_new_recipe_makes_the_whole_tree_anew(tmp_path: Path) -> None:
     tenant = Digested(tmp_path)
     tenant.put(*(note(i) for i in range(20)))
@@ -426,6 +471,77 @@ def test_no_texts_are_left_behind(tmp_path: Path) -> None:
     tenant.run()
     left = sorted(path.name for path in (tmp_path / "runs").rglob("*") if path.is_file())
     assert left == ["routing.npz", "state.json"]
+
+
+class Stopped(Exception):
+    """What ends a run of these tests between two passes."""
+
+
+def stop_at(tenant: Digested, step: str, **options: object) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.step == step:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        tenant.run(on_progress=stop, **options)
+
+
+def steps(tenant: Digested, **options: object) -> set[str]:
+    found: set[str] = set()
+    tenant.run(on_progress=lambda progress: found.add(progress.step), **options)
+    return found
+
+
+def test_a_level_that_is_done_is_not_looked_at_again(tmp_path: Path) -> None:
+    tenant = Digested(tmp_path / "killed")
+    tenant.put(*(note(i) for i in range(60)))
+    stop_at(tenant, "level 2")
+    marks = [path.name for path in (tmp_path / "killed").rglob("level-*")]
+    assert marks == ["level-1_SUCCESS"]
+    found = steps(tenant)
+    assert "level 1" not in found
+    assert {"level 2", "level 3"} <= found
+    assert tenant.tree() == tenant.rebuilt(tmp_path / "rebuilt")
+    assert not list((tmp_path / "killed").rglob("level-*"))
+    assert steps(tenant) == {"look"}
+
+
+def test_a_level_is_done_for_its_own_rows_only(tmp_path: Path) -> None:
+    tenant = Digested(tmp_path / "killed")
+    tenant.put(*(note(i) for i in range(60)))
+    stop_at(tenant, "level 2")
+    # The mark of the first run must not survive that the second one begins to write the same level anew.
+    tenant.put(note(1, f"now {words('new', 30)}", 2))
+    stop_at(tenant, "level 1")
+    tenant.put(note(1, version=3))
+    assert {"level 1", "level 2"} <= steps(tenant)
+    assert tenant.tree() == tenant.rebuilt(tmp_path / "rebuilt")
+
+
+def test_a_level_with_a_failure_is_not_done(tmp_path: Path) -> None:
+    tenant = Digested(tmp_path / "killed", distill={**SMALL, "batch": 4})
+    tenant.put(*(note(i) for i in range(60)), note("bad", "poison"), note("worse", f"poison {words('x', 30)}"))
+    stop_at(tenant, "level 2")
+    (tmp_path / "killed" / "healed").touch()
+    assert "level 1" in steps(tenant)
+    assert tenant.tree() == tenant.rebuilt(tmp_path / "rebuilt")
+
+
+def test_levels_of_another_recipe_are_not_done(tmp_path: Path) -> None:
+    tenant = Digested(tmp_path / "killed")
+    tenant.put(*(note(i) for i in range(60)))
+    stop_at(tenant, "level 2")
+    replace(tenant, distill={**SMALL, "output_budget": 20}).run()
+    assert {"level 1", "level 2"} <= steps(tenant)
+    assert tenant.tree() == tenant.rebuilt(tmp_path / "rebuilt")
+
+
+def test_a_full_run_that_was_killed_begins_again(tmp_path: Path) -> None:
+    tenant = Digested(tmp_path)
+    tenant.put(*(note(i) for i in range(60)))
+    tenant.run()
+    stop_at(tenant, "level 2", full=True)
+    assert {"level 1", "level 2"} <= steps(tenant, full=True)
 
 
 def test_a_held_tenant_is_not_distilled(tmp_path: Path) -> None:
