@@ -47,7 +47,7 @@ from recall.settings import Settings
 FOLDER = "distill"
 REFUSED = "refused.json"
 # Pages that one process looks through in about the time that Ray takes to start.
-FEW_PAGES = 32
+FEW_PAGES = 64
 
 
 def run_distill(  # noqa: PLR0913 - the options of the command

@@ -21,7 +21,7 @@ from recall.model_ports import Embedder, Summarizer
 from recall.planes.opening import open_rows, plane_context
 from recall.ports import RowStore, WriteReport
 from recall.registry import Registry
-from recall.rows import Caller, Json, Ref, Row, Tombstone
+from recall.rows import Caller, Ref, Row, Tombstone
 from recall.settings import Settings
 from recall.where import Condition
 
@@ -182,12 +182,6 @@ def text_of(row: Row, name: str) -> str | None:
     """A text column of a stored node."""
     value = row.values.get(name)
     return None if value is None else str(value)
-
-
-def texts_of(row: Row, name: str) -> tuple[str, ...]:
-    """A list column of a stored node."""
-    value: Json = row.values.get(name)
-    return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
 def bury(letters: DeadLetters, failures: Sequence[Failure]) -> None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipelines.distill_job import Job, Nodes, Report, refusal, text_of, texts_of
+from pipelines.distill_job import Job, Nodes, Report, refusal, text_of
 from pipelines.distill_leaf import GONE, KEPT, MADE, PENDING, Leaf, get_leaves, put_leaves
 from pipelines.distill_source import admit, fingerprint, refused
-from pipelines.making import Draft
+from pipelines.making import Draft, Maker
 from pipelines.receipts import Failure
 from pipelines.rowsource import PageRead
 from recall.digest.hashes import NO_SEM_HASH
-from recall.digest.nodes import DIGEST, entity_node
+from recall.digest.nodes import DIGEST, entity_node, texts_of
 from recall.digest.routing import RoutingTree
 from recall.keys import content_hash
 from recall.model_ports import Summary
@@ -66,10 +66,10 @@ class ReadLeaves:
         )
 
     def _sort(self, nodes: Nodes, rows: Sequence[Row], stored: Mapping[str, Row]) -> _Sorted:
-        found = _Sorted()
+        found, maker = _Sorted(), self.job.maker()
         for row in rows:
             old = stored.get(entity_node(row.ref))
-            leaf, blocked = admit(self.job, row)
+            leaf, blocked = admit(self.job, maker, row)
             if leaf is not None:
                 found.fingerprint += fingerprint(leaf)
                 if refused(self.job, leaf):
@@ -84,7 +84,7 @@ class ReadLeaves:
             if self._stands(leaf, old):
                 found.kept.append(leaf)
             else:
-                found.pending.append(self._known(nodes, leaf, old))
+                found.pending.append(self._known(nodes, maker, leaf, old))
         return found
 
     def _stands(self, leaf: Leaf, old: Row | None) -> bool:
@@ -101,9 +101,8 @@ class ReadLeaves:
         leaf.asked, leaf.tokens = leaf.old_asked, int(str(old.values["tokens"]))
         return True
 
-    def _known(self, nodes: Nodes, leaf: Leaf, old: Row | None) -> Leaf:
+    def _known(self, nodes: Nodes, maker: Maker, leaf: Leaf, old: Row | None) -> Leaf:
         """With a summary where none has to be made: a short text's is itself, an equal text has one already."""
-        maker = self.job.maker()
         assert leaf.text is not None
         if maker.tokens(leaf.text) <= leaf.budget:
             leaf.summary = leaf.text

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.asking import TASKS
-from pipelines.distill_job import Job, Nodes, Report, refusal, text_of, texts_of
+from pipelines.distill_job import Job, Nodes, Report, refusal, text_of
 from pipelines.distill_plan import Slice
 from pipelines.distill_repair import parts_below
 from pipelines.making import Draft
 from pipelines.receipts import Failure
 from recall.digest.hashes import input_hash, parent_hash, sem_hash, text_hash
-from recall.digest.nodes import DIGEST, TENANT_NODE, Node, level1_parts, natural, parent_of_part
+from recall.digest.nodes import DIGEST, TENANT_NODE, Node, level1_parts, natural, parent_of_part, texts_of
 from recall.digest.routing import RoutingTree
 from recall.keys import content_hash
 from recall.model_ports import Summary

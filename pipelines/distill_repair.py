@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from pipelines.distill_job import Job, Nodes, Report, texts_of
+from pipelines.distill_job import Job, Nodes, Report
 from pipelines.distill_leaf import GONE, Leaf, get_leaves
 from pipelines.distill_places import leaf_node
-from recall.digest.nodes import DIGEST, entity_node, parent_of_part
+from recall.digest.nodes import DIGEST, entity_node, parent_of_part, source_of, texts_of
 from recall.keys import content_hash
 from recall.ports import Page
 from recall.rows import Ref, Row
@@ -27,7 +27,8 @@ class FindOrphans:
             sources: dict[str, list[str]] = {}
             for row in live:
                 if row.values["level"] == 0:
-                    sources.setdefault(str(row.values["source_entity"]), []).append(str(row.values["source_id"]))
+                    source = source_of(row)
+                    sources.setdefault(source.entity, []).append(source.id)
             there = {
                 entity_node(Ref(entity, row_id))
                 for entity, ids in sources.items()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pipelines.distill_job import Job, Nodes, Report, refusal
 from pipelines.distill_leaf import Leaf
+from pipelines.making import Maker
 from pipelines.rowsource import PageRead
 from recall.digest.hashes import input_hash, text_hash
 from recall.digest.nodes import entity_node, scope_nodes
@@ -24,7 +25,7 @@ def source_pages(job: Job, nodes: Nodes) -> list[PageRead]:
     ]
 
 
-def admit(job: Job, row: Row) -> tuple[Leaf | None, bool]:
+def admit(job: Job, maker: Maker, row: Row) -> tuple[Leaf | None, bool]:
     """The leaf of a row, with its guarded text; None when there is nothing to summarise, and whether the guard took it.
 
     What was refused as a summary (`Job.blocked`) is not this function's business.
@@ -35,7 +36,7 @@ def admit(job: Job, row: Row) -> tuple[Leaf | None, bool]:
     raw = "" if row.deleted else distill_text(entity, row.values)
     if not raw:
         return None, False
-    guarded = job.maker().admit(raw, row.scope)
+    guarded = maker.admit(raw, row.scope)
     text = guarded.text.strip()
     if guarded.blocked or not text:
         return None, guarded.blocked
@@ -48,7 +49,7 @@ def admit(job: Job, row: Row) -> tuple[Leaf | None, bool]:
 
 def refused(job: Job, leaf: Leaf) -> bool:
     """Whether the guard has blocked the summary of this very text before."""
-    return refusal(leaf.node, leaf.input_hash, leaf.scope) in job.blocked
+    return bool(job.blocked) and refusal(leaf.node, leaf.input_hash, leaf.scope) in job.blocked
 
 
 def fingerprint(leaf: Leaf) -> int:
@@ -66,7 +67,8 @@ class Look:
     def __call__(self, read: PageRead) -> Report:
         with self.job.rows() as nodes:
             rows = nodes.store.read_page(self.job.tenant, read.entity, read.page)
-        admitted = [admit(self.job, row) for row in rows]
+        maker = self.job.maker()
+        admitted = [admit(self.job, maker, row) for row in rows]
         leaves = [leaf for leaf, _ in admitted if leaf is not None]
         told_no = sum(refused(self.job, leaf) for leaf in leaves)
         return Report(

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 
 from recall.asking import Deadline
 from recall.digest.hashes import MAX_DISTANCE, NO_SEM_HASH, bands, hamming
-from recall.digest.nodes import DIGEST, TENANT_NODE, natural, scope_node
+from recall.digest.nodes import DIGEST, TENANT_NODE, natural, scope_node, source_of, texts_of
 from recall.errors import NotFound
 from recall.options import RecallSettings
 from recall.ports import RowReader
 from recall.registry import Registry
 from recall.requests import DigestRequest, MapRequest, ResolveRequest
 from recall.results import Abstract, DigestMap, DigestView, MapLine, Resolved, ResolvedNode
-from recall.rows import Caller, Json, Ref, Row
+from recall.rows import Caller, Ref, Row
 from recall.where import AnyOf, Condition, Where
 
 # Candidates read for one sem_hash: of nodes with random hashes, one in fourteen shares a band.
@@ -49,7 +49,7 @@ class Navigator:
                 unchanged = row.values["content_hash"] in known
                 lines.append(_line(row, unchanged=unchanged))
                 if not unchanged:
-                    below += _texts(row, "child_ids")
+                    below += texts_of(row, "child_ids")
             seen |= rows.keys()
             frontier = [node for node in dict.fromkeys(below) if node not in seen]
         return DigestMap(tuple(lines))
@@ -61,10 +61,10 @@ class Navigator:
         if request.node_id not in found:
             raise NotFound(f"no digest {request.node_id!r}; `map` lists those that there are")
         row = found[request.node_id]
-        children = await self._get(caller, _texts(row, "child_ids"), deadline)
+        children = await self._get(caller, texts_of(row, "child_ids"), deadline)
         above = await self._above(caller, row, deadline)
         beneath = await self._beneath(caller, row, request.rows, deadline) if request.rows else ()
-        cited = set(_texts(row, "cited_ids"))
+        cited = set(texts_of(row, "cited_ids"))
         return DigestView(
             node=_line(row, unchanged=False),
             summary=str(row.values["summary"]),
@@ -118,11 +118,13 @@ class Navigator:
     async def _above(self, caller: Caller, row: Row, deadline: Deadline) -> list[Row]:
         """Parents, their parents, and so on: nearest first."""
         found: dict[str, Row] = {}
-        frontier = list(_texts(row, "parent_ids"))
+        frontier = list(texts_of(row, "parent_ids"))
         while frontier:
             rows = await self._get(caller, frontier, deadline)
             found |= rows
-            frontier = [parent for one in rows.values() for parent in _texts(one, "parent_ids") if parent not in found]
+            frontier = [
+                parent for one in rows.values() for parent in texts_of(one, "parent_ids") if parent not in found
+            ]
         return list(found.values())
 
     async def _beneath(self, caller: Caller, row: Row, limit: int, deadline: Deadline) -> tuple[Ref, ...]:
@@ -130,8 +132,8 @@ class Navigator:
         refs: dict[Ref, None] = {}
         frontier = [row]
         while frontier and len(refs) < limit:
-            refs |= {_source(one): None for one in frontier if one.values["level"] == 0}
-            below = [child for one in frontier for child in _texts(one, "child_ids")]
+            refs |= {source_of(one): None for one in frontier if one.values["level"] == 0}
+            below = [child for one in frontier for child in texts_of(one, "child_ids")]
             frontier = list((await self._get(caller, below, deadline)).values())
         return tuple(sorted(refs, key=lambda ref: (ref.entity, natural(ref.id))))[:limit]
 
@@ -178,12 +180,3 @@ def _abstract(row: Row, *, cited: bool) -> Abstract:
 
 def _resolved(row: Row, distance: int) -> ResolvedNode:
     return ResolvedNode(_line(row, unchanged=False), distance, str(row.values["summary"]))
-
-
-def _source(row: Row) -> Ref:
-    return Ref(str(row.values["source_entity"]), str(row.values["source_id"]))
-
-
-def _texts(row: Row, name: str) -> tuple[str, ...]:
-    value: Json = row.values[name]
-    return tuple(str(item) for item in value) if isinstance(value, list) else ()

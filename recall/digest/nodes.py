@@ -84,6 +84,17 @@ def parent_of_part(node_id: str) -> str:
     return node_id.rpartition("#")[0] if _is_part(node_id) else node_id
 
 
+def texts_of(row: Row, name: str) -> tuple[str, ...]:
+    """A list column of a stored node, such as `child_ids`."""
+    value = row.values.get(name)
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
+
+
+def source_of(row: Row) -> Ref:
+    """The row that a stored node of level 0 was made from."""
+    return Ref(str(row.values["source_entity"]), str(row.values["source_id"]))
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One digest. Level 0 only: `routing`, its leaf of the routing tree, and `source_hash`, of its guarded text.
