@@ -79,33 +79,41 @@ class ExtractiveSettings(Strict):
         return f"extractive/2 diversity={self.diversity}"
 
 
-class OpenAiSummarizerSettings(EndpointSettings):
-    """Chat completions of an OpenAI-compatible endpoint. `prompts`: a folder of entity, scope and tenant.yaml."""
+class PromptedSettings(Strict):
+    """A language model and what it is told. `prompts`: a folder of entity, scope and tenant.yaml."""
 
-    kind: Literal["openai"]
+    # What the recipe of a tree knows the model by; null: kind, model and what changes its answers. Under one name a
+    # tree that one engine built is kept up by another that serves the same model.
+    name: str | None = Field(None, min_length=1)
     prompts: Prompts = Prompts()
     seed: int = 0
+
+    def _identity(self, model: str) -> str:
+        named = model if self.name is None else f"named {self.name}"
+        return f"{named} prompts={self.prompts.version} seed={self.seed}"
+
+
+class OpenAiSummarizerSettings(EndpointSettings, PromptedSettings):
+    """Chat completions of an OpenAI-compatible endpoint."""
+
+    kind: Literal["openai"]
 
     @property
     def identity(self) -> str:
-        return f"openai/1 {self.model} prompts={self.prompts.version} seed={self.seed}"
+        return self._identity(f"openai/1 {self.model}")
 
 
-class VllmSummarizerSettings(Strict):
-    """Bulk generation by vLLM, temperature 0. `prompts`: a folder of entity, scope and tenant.yaml."""
+class VllmSummarizerSettings(PromptedSettings):
+    """Bulk generation by vLLM, temperature 0."""
 
     kind: Literal["vllm"]
     vllm: VllmEngineSettings
-    prompts: Prompts = Prompts()
-    seed: int = 0
 
     @property
     def identity(self) -> str:
         weights = {name: self.vllm.engine[name] for name in ("dtype", "quantization") if name in self.vllm.engine}
-        return (
-            f"vllm/1 {self.vllm.model} {content_hash(weights)[:8]} prompts={self.prompts.version} "
-            f"seed={self.seed} max_model_len={self.vllm.max_model_len}"
-        )
+        model = f"vllm/1 {self.vllm.model} {content_hash(weights)[:8]} max_model_len={self.vllm.max_model_len}"
+        return self._identity(model)
 
 
 SummarizerSettings = Annotated[

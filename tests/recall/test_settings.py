@@ -124,6 +124,18 @@ def test_a_folder_of_prompts_becomes_part_of_the_settings(tmp_path: Path) -> Non
         load_settings(tmp_path / "recall.yaml")
 
 
+def test_one_name_makes_two_engines_one_model_to_a_recipe() -> None:
+    def identity(**chosen: object) -> str:
+        return Settings.model_validate({"distill": {"summarizer": chosen}}).distill.summarizer.identity
+
+    bulk = {"kind": "vllm", "vllm": {"model": "org/small"}}
+    online = {"kind": "openai", "url": "http://127.0.0.1:1/v1", "model": "small"}
+    assert identity(**bulk) != identity(**online)
+    assert identity(**bulk, name="small") == identity(**online, name="small")
+    assert identity(**bulk, name="small") != identity(**online, name="small", seed=1)
+    assert identity(**bulk, name="small") != identity(**bulk, name="other")
+
+
 def test_the_prompts_that_are_shipped_are_the_defaults() -> None:
     folder = Path(__file__).parents[2] / "configs" / "prompts"
     for level, prompt in Prompts():
