@@ -7,6 +7,7 @@ is Milvus Lite behind its server's wire; PostgreSQL and OpenSearch are real.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 from collections.abc import Iterator, Mapping
@@ -29,8 +30,10 @@ from standins.nebula import Server as NebulaServer
 
 from pipelines.backfill import run_backfill
 from pipelines.context import ray_session
+from pipelines.distill import run_distill
 from pipelines.importing import run_import
 from recall.demo import ENTITIES, QUESTIONS, write_jsonl
+from recall.digest.nodes import DIGEST, TENANT_NODE
 from recall.errors import IndexMissing
 from recall.local import Local, open_local
 from recall.planes.milvus import MilvusVectors
@@ -39,8 +42,9 @@ from recall.planes.opensearch import OpenSearchSearch
 from recall.planes.sql import SqlRows
 from recall.requests import RecallRequest
 from recall.results import ContextPack
-from recall.rows import Caller
-from recall.settings import load_registry, load_settings
+from recall.rows import Caller, Ref, Tombstone
+from recall.settings import Settings, load_registry, load_settings
+from recall.tools import call_tool
 
 pytestmark = [
     pytest.mark.server,
@@ -48,7 +52,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-TENANT = "demo"
+TENANT, DIGESTED = "demo", "digested"
 POOL = 6
 SMALL = {"rows_per_part": 200, "write_retries": 6}
 # Sixty-four questions at once on a busy machine are slow, not wrong.
@@ -202,6 +206,53 @@ def test_another_tenant_finds_nothing_to_ask_and_no_row(opened: tuple[asyncio.Ru
             loop.run(recall(store, request("pump"), tenant="stranger"))
         assert loop.run(store.planes.rows.get_many(Caller("stranger"), "asset", ["asset-story-1"])) == {}
         assert loop.run(store.planes.rows.get_many(Caller(TENANT), "asset", ["asset-story-1"]))
+
+
+def test_digests_of_both_kinds_are_the_same(filled: dict[str, Path], tmp_path: Path) -> None:
+    """`recall distill` over PostgreSQL and the cluster's planes: one tree, kept up with changes, read by every tool."""
+    files = write_jsonl(tmp_path, scale=0.02)
+    last_note = files["note"].read_text(encoding="utf-8").splitlines()[-1]
+    maps: dict[str, list[dict[str, Any]]] = {}
+    with ray_session(load_settings()):
+        for kind, path in filled.items():
+            settings = load_settings(path)
+            registry = load_registry(settings)
+            assert run_import(settings, registry, DIGESTED, [f"{name}={file}" for name, file in files.items()]).written
+            first = run_distill(settings, registry, DIGESTED)
+            assert (first.failed, first.backfill is not None and first.backfill.errors) == (0, ())
+            assert (first.written, first.removed) > (20, 0)
+            again = run_distill(settings, registry, DIGESTED)
+            assert (again.changed, again.calls, again.written, again.backfill) == (0, 0, 0, None)
+            asyncio.run(bury(settings, Ref("note", json.loads(last_note)["id"])))
+            last = run_distill(settings, registry, DIGESTED)
+            assert (last.failed, last.removed >= 1) == (0, True)
+            maps[kind], read = asyncio.run(digests_of(settings))
+            # Which of them come first is the stores' own affair: they rank words differently.
+            assert read
+            assert read <= {(DIGEST, node["id"]) for node in maps[kind] if node["level"] == 1}
+    assert maps["cluster"] == maps["embedded"]
+
+
+async def bury(settings: Settings, ref: Ref) -> None:
+    store = open_local(settings)
+    row = (await store.planes.rows.get_many(Caller(DIGESTED), ref.entity, [ref.id]))[ref.id]
+    store.planes.rows.delete(DIGESTED, [Tombstone(ref, row.version + 1)])
+    await store.close()
+
+
+async def digests_of(settings: Settings) -> tuple[list[dict[str, Any]], set[tuple[str, str]]]:
+    """The whole map, after a walk from it down and back by hash; and what a question reads at the altitude `scope`."""
+    store, caller = open_local(settings), Caller(DIGESTED)
+    try:
+        nodes = (await call_tool(store.toolbox, "map", caller, {}))["nodes"]
+        root = await call_tool(store.toolbox, "digest", caller, {"node_id": TENANT_NODE})
+        assert root["children"]
+        hash_ = next(node["content_hash"] for node in nodes if node["id"] == TENANT_NODE)
+        assert (await call_tool(store.toolbox, "resolve", caller, {"hash": hash_}))["matches"]
+        pack = await recall(store, request("pump bearing noise", altitude="scope", hops=0), DIGESTED)
+        return nodes, found(pack)
+    finally:
+        await store.close()
 
 
 def test_sixty_four_recalls_at_once_hold_few_connections_and_little_memory(
