@@ -6,9 +6,10 @@ Reads run on threads of its own, so that a slow disk or server never blocks the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -21,17 +22,17 @@ from recall.planes.opening import PlaneContext
 from recall.planes.sql_database import STORE, Attempt, Database, Verdict
 from recall.planes.sql_existing import ExistingTable, Unreadable, existing_table
 from recall.planes.sql_find import satisfies
-from recall.planes.sql_tables import DELETED, VERSION, EntityTable, Readable, entity_table, gated_insert
+from recall.planes.sql_gate import sum_of, write_rows
+from recall.planes.sql_tables import EntityTable, Readable, entity_table
 from recall.planes.sqlite import sqlite_engine
-from recall.ports import Page, WriteFailure, WriteReport
+from recall.ports import Page, WriteReport
 from recall.registry import Registry
 from recall.rows import Caller, Ref, Row, Tombstone
 from recall.settings import PostgresSettings, SqliteSettings
 from recall.where import Where
 
 T = TypeVar("T")
-# What a driver raises of one value: PostgreSQL and SQLite take neither lone surrogates nor integers beyond 64 bits.
-_UNSTORABLE = (sa.exc.DataError, sa.exc.IntegrityError, UnicodeEncodeError, OverflowError)
+_STATEMENTS = 1000
 
 
 class SqlRows:
@@ -46,6 +47,8 @@ class SqlRows:
         _check_table_names({name: entity.table for name, entity in own.items()})
         self._own = {name: entity_table(entity, metadata) for name, entity in own.items()}
         self._described: dict[str, ExistingTable] = {}
+        # Made once for each entity and caller: making a statement takes longer than executing it.
+        self._by_keys = lru_cache(_STATEMENTS)(self._live_among_keys)
 
     @classmethod
     def sqlite(cls, settings: SqliteSettings, context: PlaneContext) -> SqlRows:
@@ -81,56 +84,10 @@ class SqlRows:
         tables = {entity: self._writable(entity) for entity in by_entity}
         if rows:
             self._database.admit(tenant, list(self._own.values()))
-        return _sum([self._write(tenant, tables[entity], chosen) for entity, chosen in by_entity.items()])
+        return sum_of([write_rows(self._database, tenant, tables[name], chosen) for name, chosen in by_entity.items()])
 
     def delete(self, tenant: str, tombstones: Sequence[Tombstone]) -> WriteReport:
         return self.upsert(tenant, [Row(t.ref, t.version, {}, deleted=True) for t in tombstones])
-
-    def _write(self, tenant: str, table: EntityTable, rows: Sequence[Row]) -> WriteReport:
-        records: dict[Any, dict[str, Any]] = {}
-        failures: list[WriteFailure] = []
-        for row in rows:
-            try:
-                record = table.record(tenant, row)
-                records[record[table.key.key]] = record
-            except ValueError as error:
-                failures.append(WriteFailure(row.ref.id, str(error), transient=False))
-        # In one order everywhere, so that two writers of the same rows wait for each other and never lock up.
-        return _sum([WriteReport(failures=tuple(failures)), self._insert(tenant, table, sorted(records.items()))])
-
-    def _insert(self, tenant: str, table: EntityTable, records: Sequence[tuple[Any, dict[str, Any]]]) -> WriteReport:
-        """Write records all at once; when one of them cannot be stored, by halves until that one is alone."""
-        if not records:
-            return WriteReport()
-        try:
-            return self._insert_all(tenant, table, dict(records))
-        except _UnstorableError as error:
-            if len(records) == 1:
-                return WriteReport(failures=(WriteFailure(str(records[0][0]), str(error), transient=False),))
-        middle = len(records) // 2
-        return _sum([self._insert(tenant, table, half) for half in (records[:middle], records[middle:])])
-
-    def _insert_all(self, tenant: str, table: EntityTable, records: Mapping[Any, Mapping[str, Any]]) -> WriteReport:
-        statement, values = gated_insert(table, list(records.values()), self._database.engine.dialect.name)
-        with self._database.writing(tenant) as connection:
-            try:
-                written = set(connection.execute(statement, values).scalars())
-            except _UNSTORABLE as error:
-                raise _UnstorableError(str(getattr(error, "orig", error)).strip()) from None
-            left_alone = {key: record for key, record in records.items() if key not in written}
-            return WriteReport(len(written), self._stale(connection, table, tenant, left_alone))
-
-    def _stale(
-        self, connection: sa.Connection, table: EntityTable, tenant: str, records: Mapping[Any, Mapping[str, Any]]
-    ) -> int:
-        """How many of the records that the gate refused lost to the stored version; the others equal it."""
-        stale = 0
-        for keys in self._chunks(list(records)):
-            query = sa.select(table.key, table.version, table.deleted)
-            query = query.where(table.belongs(tenant), self._database.among(table, keys))
-            for key, version, deleted in connection.execute(query):
-                stale += (records[key][VERSION], records[key][DELETED]) < (version, deleted)
-        return stale
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -142,14 +99,20 @@ class SqlRows:
 
     def _get_many(self, entity: str, caller: Caller, ids: Sequence[str], attempt: Attempt) -> dict[str, Row]:
         table = self._table(entity, attempt)
-        query = sa.select(table.table).where(table.belongs(caller.tenant), table.live)
-        if caller.scope is not None:
-            query = query.where(table.within(caller.scope))
+        query = self._by_keys(table.entity.name, caller)
         found: dict[str, Row] = {}
-        for keys in self._chunks(_keys(table, ids)):
-            wanted = query.where(self._database.among(table, keys))
-            found |= {row.ref.id: row for row in self._rows(table, caller.tenant, wanted, attempt)}
+        for keys in self._database.chunks(_keys(table, ids)):
+            found |= {row.ref.id: row for row in self._rows(table, caller.tenant, query, attempt, keys)}
         return {row_id: found[row_id] for row_id in ids if row_id in found}
+
+    def _live_among_keys(self, entity: str, caller: Caller) -> sa.Select[Any]:
+        table = self._table(entity)
+        return self._visible(table, caller).where(self._database.among(table))
+
+    def _visible(self, table: Readable, caller: Caller) -> sa.Select[Any]:
+        """Live rows that the caller may see."""
+        query = sa.select(*table.selected).where(table.belongs(caller.tenant), table.live)
+        return query if caller.scope is None else query.where(table.within(caller.scope))
 
     async def find(
         self, caller: Caller, entity: str, where: Where, limit: int, *, timeout_s: float | None = None
@@ -159,9 +122,7 @@ class SqlRows:
 
     def _find(self, entity: str, caller: Caller, where: Where, limit: int, attempt: Attempt) -> list[Row]:
         table = self._table(entity, attempt)
-        query = sa.select(table.table).where(table.belongs(caller.tenant), table.live, satisfies(table, where))
-        if caller.scope is not None:
-            query = query.where(table.within(caller.scope))
+        query = self._visible(table, caller).where(satisfies(table, where))
         return self._rows(table, caller.tenant, query.order_by(table.key).limit(limit), attempt)
 
     def pages(self, tenant: str, entity: str, size: int) -> list[Page]:
@@ -179,7 +140,7 @@ class SqlRows:
 
     def read_page(self, tenant: str, entity: str, page: Page) -> list[Row]:
         table = self._table(entity)
-        query = sa.select(table.table).where(table.belongs(tenant), table.key.is_not(None)).order_by(table.key)
+        query = sa.select(*table.selected).where(table.belongs(tenant), table.key.is_not(None)).order_by(table.key)
         if page.after is not None:
             query = query.where(table.key > table.key_value(page.after))
         if page.upto is not None:
@@ -246,20 +207,22 @@ class SqlRows:
     def _exists(self, table: Readable, tenant: str, attempt: Attempt | None = None) -> bool:
         return isinstance(table, ExistingTable) or self._database.has(table.table.name, tenant, attempt)
 
-    def _rows(self, table: Readable, tenant: str, query: sa.Select[Any], attempt: Attempt | None = None) -> list[Row]:
+    def _rows(
+        self,
+        table: Readable,
+        tenant: str,
+        query: sa.Select[Any],
+        attempt: Attempt | None = None,
+        keys: Sequence[Any] | None = None,
+    ) -> list[Row]:
         if not self._exists(table, tenant, attempt):
             return []
         with self._database.reading(tenant, attempt) as connection:
-            records = connection.execute(query).all()
-        names = table.table.columns.keys()
+            records = connection.execute(query, None if keys is None else {"keys": keys}).all()
         try:
-            return [table.row(dict(zip(names, record, strict=True))) for record in records]
+            return [table.row(record) for record in records]
         except Unreadable as error:
             raise self._database.error(Verdict(False, str(error))) from None
-
-    def _chunks(self, keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        size = self._database.keys_at_once
-        return (keys[at : at + size] for at in range(0, len(keys), size))
 
     async def _on_thread(self, read: Callable[[Attempt], T], timeout_s: float | None) -> T:
         """`read` on a thread, within `timeout_s` or the database's own limit, whichever is shorter."""
@@ -278,10 +241,6 @@ class SqlRows:
             raise TransientStoreError(STORE, self._database.address, detail) from None
 
 
-class _UnstorableError(Exception):
-    """The database takes everything but one of the rows in hand."""
-
-
 def _check_table_names(tables: Mapping[str, str]) -> None:
     owners: dict[str, str] = {}
     for name, table in tables.items():
@@ -292,14 +251,6 @@ def _check_table_names(tables: Mapping[str, str]) -> None:
 
 def _live_rows(table: Readable, tenant: str) -> sa.Select[int]:
     return sa.select(sa.func.count()).select_from(table.table).where(table.belongs(tenant), table.live)
-
-
-def _sum(reports: Sequence[WriteReport]) -> WriteReport:
-    return WriteReport(
-        sum(report.written for report in reports),
-        sum(report.stale for report in reports),
-        tuple(failure for report in reports for failure in report.failures),
-    )
 
 
 def _keys(table: Readable, ids: Sequence[str]) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Protocol
 import sqlalchemy as sa
 
 from recall.errors import StoreError, TerminalStoreError, TransientStoreError
-from recall.planes.sql_tables import EntityTable, Readable, create_or_widen
+from recall.planes.sql_definitions import create_or_widen
+from recall.planes.sql_tables import EntityTable, Readable
 
 STORE = "rows (sql)"
 # What a client waits beyond the deadline that it gave the server, before it takes the connection for dead.
@@ -81,6 +82,8 @@ class Database:
     keys_at_once: ClassVar[int] = 1000
     # Where tables of other people lie that name no schema.
     public_schema: ClassVar[str | None] = None
+    # Options of a connection that writes.
+    writing_options: ClassVar[Mapping[str, Any]] = {}
     # Schema of the tables that all tenants share; None where there is none, or each tenant has its own.
     home: str | None = None
     read_s: float | None = None
@@ -108,9 +111,9 @@ class Database:
         """Schema that holds the tables of a tenant; None where there are no schemas."""
         return None
 
-    def among(self, table: Readable, keys: Sequence[Any]) -> sa.ColumnElement[bool]:
-        """The key is one of `keys`, at most `keys_at_once`."""
-        return table.key.in_(keys)
+    def among(self, table: Readable) -> sa.ColumnElement[bool]:
+        """The key is one of the parameter `keys`, at most `keys_at_once`."""
+        return table.key.in_(sa.bindparam("keys", expanding=True))
 
     def prepare(self, tables: Sequence[EntityTable]) -> None:
         """Create or widen the tables that Recall owns."""
@@ -151,7 +154,7 @@ class Database:
     def writing(self, tenant: str | None) -> Iterator[sa.Connection]:
         """One transaction, committed at the end."""
         with self.watched(None, self.write_s) as watched, self.mapped(), self.engine.connect() as connection:
-            connection = connection.execution_options(**self._options(tenant))
+            connection = connection.execution_options(**self._options(tenant), **self.writing_options)
             with watched.using(connection), connection.begin():
                 self.enter(connection, tenant, watched.left_ms)
                 yield connection
@@ -168,6 +171,10 @@ class Database:
                 found = sa.inspect(connection).get_table_names(schema=place)
                 self._existing |= {(place, name) for name in found}
         return (place, name) in self._existing
+
+    def chunks(self, keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """`keys` in parts that one statement may ask for."""
+        return (keys[at : at + self.keys_at_once] for at in range(0, len(keys), self.keys_at_once))
 
     @contextmanager
     def watched(self, attempt: Attempt | None, seconds: float | None) -> Iterator[Attempt]:

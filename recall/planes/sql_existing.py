@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -38,6 +38,10 @@ class ExistingTable:
         return self.column(self.entity.key)
 
     @property
+    def selected(self) -> Sequence[sa.Column[Any]]:
+        return [self.column(name) for name in self.entity.columns]
+
+    @property
     def live(self) -> sa.ColumnElement[bool]:
         return self.key.is_not(None)
 
@@ -60,13 +64,14 @@ class ExistingTable:
     def key_value(self, row_id: str) -> Any:
         return _bindable(self.key, row_id)
 
-    def row(self, record: Mapping[str, Any]) -> Row:
-        """A row from its columns by key. Raises Unreadable."""
-        row_id = str(record[self.key.key])
+    def row(self, record: Sequence[Any]) -> Row:
+        """A row from the values of its `selected` columns. Raises Unreadable."""
+        raw = dict(zip(self.entity.columns, record, strict=True))
+        row_id = str(raw[self.entity.key])
         values: dict[str, Json] = {}
         for name, column in self.entity.columns.items():
             try:
-                values[name] = _json_ready(record[column.column or name], column.type)
+                values[name] = _json_ready(raw[name], column.type)
             except ValueError as error:
                 raise Unreadable(
                     f"column {column.column or name!r} of the row {row_id!r} in {self.table.fullname!r}: {error}: "

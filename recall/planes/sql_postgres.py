@@ -1,6 +1,6 @@
 """PostgreSQL as the source of truth: tenants by row-level security or by schema, pooled connections with deadlines.
 
-A read is one round trip: the tenant is set, the statement runs and the transaction ends in one pipeline.
+A read is one round trip: the tenant is set and the statement runs in one pipeline, which is a transaction of its own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -20,9 +20,10 @@ from sqlalchemy.schema import CreateSchema
 
 from recall.errors import ConfigError
 from recall.planes.sql_database import Database, Verdict
+from recall.planes.sql_definitions import create_or_widen, ddl, quoted
 from recall.planes.sql_postgres_errors import explain_postgres
 from recall.planes.sql_postgres_lease import hold_advisory_lock, lock_key
-from recall.planes.sql_tables import EntityTable, Readable, create_or_widen, ddl, plain_type, quoted
+from recall.planes.sql_tables import EntityTable, Readable, plain_type
 from recall.settings import PostgresSettings
 
 # Names who is spoken for; both end with the transaction, so that a pooled connection keeps nothing of a tenant.
@@ -49,6 +50,7 @@ class PostgresDatabase(Database):
 
     keys_at_once: ClassVar[int] = 20_000
     public_schema: ClassVar[str | None] = "public"
+    writing_options: ClassVar[Mapping[str, Any]] = {"isolation_level": "READ COMMITTED"}
 
     def __init__(self, settings: PostgresSettings) -> None:
         url = _url(settings)
@@ -79,9 +81,9 @@ class PostgresDatabase(Database):
         name = f"{base}_{tenant}"
         return name if len(name) <= _LONGEST_NAME else f"{base}_{blake2b(tenant.encode(), digest_size=16).hexdigest()}"
 
-    def among(self, table: Readable, keys: Sequence[Any]) -> sa.ColumnElement[bool]:
+    def among(self, table: Readable) -> sa.ColumnElement[bool]:
         kind = postgresql.ARRAY(plain_type(table.key), dimensions=1)
-        return table.key == sa.any_(sa.bindparam(None, list(keys), type_=kind))
+        return table.key == sa.any_(sa.bindparam("keys", type_=kind))
 
     def enter(self, connection: sa.Connection, tenant: str | None, timeout_ms: int) -> None:
         connection.execute(_ENTER_LATER, {"tenant": tenant or "", "left_ms": str(timeout_ms)})
@@ -162,7 +164,6 @@ class PostgresDatabase(Database):
     def _introduce(self, connection: psycopg.Connection, _: object) -> None:
         """The first words on every connection."""
         introduced = connection.execute(_INTRODUCE).fetchone()
-        connection.commit()
         if self._settings.row_security and introduced is not None and introduced[1]:
             user = connection.info.user
             connection.close()
@@ -196,6 +197,9 @@ def _url(settings: PostgresSettings) -> sa.URL:
 def _engine(url: sa.URL, settings: PostgresSettings) -> sa.Engine:
     engine = sa.create_engine(
         url,
+        # Readers open no transaction: a pipeline is one, and its end costs no words.
+        isolation_level="AUTOCOMMIT",
+        skip_autocommit_rollback=True,
         pool_size=settings.pool_size,
         max_overflow=0,
         pool_timeout=settings.connect_timeout_s + settings.read_timeout_s,
@@ -207,7 +211,7 @@ def _engine(url: sa.URL, settings: PostgresSettings) -> sa.Engine:
 
 
 def _execute_as_tenant(cursor: psycopg.Cursor, statement: Any, parameters: Any, context: Any) -> bool:
-    """Statements of a reading connection: tenant, statement and end of the transaction in one round trip."""
+    """Statements of a reading connection: tenant and statement in one round trip, and in one transaction."""
     options = context.execution_options
     if "left_ms" not in options:
         return False
@@ -215,7 +219,6 @@ def _execute_as_tenant(cursor: psycopg.Cursor, statement: Any, parameters: Any, 
     with connection.pipeline():
         connection.execute(_ENTER_NOW, (options["tenant"] or "", str(options["left_ms"])))
         cursor.execute(statement, parameters)
-        connection.commit()
     return True
 
 

@@ -40,7 +40,7 @@ def hold_advisory_lock(database: Database, schema: str, tenant: str, purpose: st
     """Hold `tenant` on a connection of its own; raises Busy naming who does."""
     key = lock_key(schema, tenant)
     with database.mapped():
-        connection = database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection = database.engine.connect()
     try:
         with database.watched(None, database.read_s) as watched, database.mapped(), watched.using(connection):
             # Out of the pool: a long job takes no connection from readers, and closing it ends the session.

@@ -1,4 +1,4 @@
-"""SQL tables of the source of truth: one per entity, derived from the registry, created and widened in place.
+"""SQL tables of the source of truth: one per entity, derived from the registry.
 
 Values cross this border in their JSON-ready form; dates, times and JSON are typed columns on the other side.
 """
@@ -14,9 +14,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
-from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from recall.errors import ConfigError
@@ -29,6 +27,11 @@ VERSION, DELETED, SCOPE = "_version", "_deleted", "_scope"
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
+def json_text(value: Json) -> str | None:
+    """A value of a JSON column as it is stored."""
+    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 class JsonText(TypeDecorator[Json]):
     """JSON as text; null is SQL NULL."""
 
@@ -36,7 +39,7 @@ class JsonText(TypeDecorator[Json]):
     cache_ok = True
 
     def process_bind_param(self, value: Json, dialect: Dialect) -> str | None:
-        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return json_text(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Json:
         parsed: Json = None if value is None else json.loads(value)
@@ -94,6 +97,10 @@ class Readable(Protocol):
     def key(self) -> sa.Column[Any]: ...
 
     @property
+    def selected(self) -> Sequence[sa.Column[Any]]:
+        """The columns that `row` is made of."""
+
+    @property
     def live(self) -> sa.ColumnElement[bool]:
         """The row is not deleted."""
 
@@ -109,8 +116,8 @@ class Readable(Protocol):
     def key_value(self, row_id: str) -> Any:
         """`row_id` as the key column holds it. Raises ValueError when the column cannot hold it."""
 
-    def row(self, record: Mapping[str, Any]) -> Row:
-        """A row from its columns by key."""
+    def row(self, record: Sequence[Any]) -> Row:
+        """A row from the values of its `selected` columns."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,10 @@ class EntityTable:
         return tuple(self.entity.columns)
 
     @property
+    def selected(self) -> Sequence[sa.Column[Any]]:
+        return [*(self.table.c[name] for name in self._fields), self.version, self.deleted, self.scope]
+
+    @property
     def live(self) -> sa.ColumnElement[bool]:
         return sa.not_(self.deleted)
 
@@ -174,14 +185,13 @@ class EntityTable:
         values[VERSION], values[DELETED] = row.version, row.deleted
         return values
 
-    def row(self, record: Mapping[str, Any]) -> Row:
-        spec = self.entity.spec
-        ref = Ref(self.entity.name, str(record[spec.key]))
-        if record[DELETED]:
-            return Row(ref, record[VERSION], {}, deleted=True)
-        scope = record[spec.scope or SCOPE]
-        values = {name: record[name] for name in self._fields}
-        return Row(ref, record[VERSION], values, None if scope is None else str(scope))
+    def row(self, record: Sequence[Any]) -> Row:
+        values = dict(zip(self._fields, record, strict=False))
+        version, deleted, scope = record[-3:]
+        ref = Ref(self.entity.name, str(values[self.entity.key]))
+        if deleted:
+            return Row(ref, version, {}, deleted=True)
+        return Row(ref, version, values, None if scope is None else str(scope))
 
 
 def storable(text: str) -> str:
@@ -233,107 +243,6 @@ def _check_names(entity: Entity, names: list[str]) -> None:
         seen.add(name.lower())
 
 
-def gated_insert(table: EntityTable, records: Sequence[Mapping[str, Any]], dialect: str) -> tuple[Any, Any]:
-    """INSERT that replaces an older or a different row and returns the keys it wrote, and what to execute it with.
-
-    The version gate, in one atomic statement.
-    """
-    if dialect == "postgresql":
-        # An array for each column: one short statement, whatever the number of rows.
-        columns = list(table.table.columns)
-        insert: Any = postgresql.insert(table.table).from_select([c.key for c in columns], _unnested(columns))
-        parameters: Any = {f"c{at}": [record[c.key] for record in records] for at, c in enumerate(columns)}
-    else:
-        insert, parameters = sqlite.insert(table.table), records
-    return _gated(table, insert), parameters
-
-
-def _unnested(columns: Sequence[sa.Column[Any]]) -> sa.Select[Any]:
-    arrays = [
-        sa.bindparam(f"c{at}", type_=postgresql.ARRAY(plain_type(column), dimensions=1))
-        for at, column in enumerate(columns)
-    ]
-    rows = sa.func.unnest(*arrays).table_valued(*(f"c{at}" for at in range(len(columns)))).render_derived()
-    return sa.select(*rows.c)
-
-
 def plain_type(column: sa.Column[Any]) -> TypeEngine[Any]:
     """The type of a column's values; texts without their order."""
     return sa.Text() if isinstance(column.type, sa.String) else column.type
-
-
-def _gated(table: EntityTable, insert: Any) -> Any:
-    new = insert.excluded
-    columns = [column for column in table.table.columns if not column.primary_key]
-    differs = sa.or_(*(column.is_distinct_from(new[column.key]) for column in columns))
-    resurrects = sa.and_(table.deleted, sa.not_(new[DELETED]))
-    same_version = sa.and_(new[VERSION] == table.version, sa.not_(resurrects), differs)
-    return insert.on_conflict_do_update(
-        index_elements=[table.tenant, table.key],
-        set_={column.key: new[column.key] for column in columns},
-        where=sa.or_(new[VERSION] > table.version, same_version),
-    ).returning(table.key)
-
-
-def create_or_widen(connection: sa.Connection, table: sa.Table, schema: str | None) -> None:
-    """Create `table` in `schema`, or add the nullable columns it lacks. ConfigError when it exists with other columns.
-
-    `connection` translates the table's missing schema to `schema`.
-    """
-    connection.execute(CreateTable(table, if_not_exists=True))
-    stored = {c["name"]: c["type"] for c in sa.inspect(connection).get_columns(table.name, schema=schema)}
-    _check_columns(connection, table, stored, schema)
-    for index in table.indexes:
-        connection.execute(CreateIndex(index, if_not_exists=True))
-
-
-def _check_columns(
-    connection: sa.Connection, table: sa.Table, stored: Mapping[str, TypeEngine[Any]], schema: str | None
-) -> None:
-    for column in table.columns:
-        if column.name not in stored:
-            if not column.nullable:
-                raise ConfigError(
-                    f"table {table.name!r} exists without the column {column.name!r}: it was not made by "
-                    "`recall import`; give the entity another `table`"
-                )
-            _add_column(connection, table, column, schema)
-        elif _family(column.type) != _family(stored[column.name]):
-            raise ConfigError(
-                f"column {column.name!r} of table {table.name!r} is {stored[column.name]}, the registry says "
-                f"{_family(column.type)}: change the registry back, or give the field another `column`"
-            )
-
-
-def _add_column(connection: sa.Connection, table: sa.Table, column: sa.Column[Any], schema: str | None) -> None:
-    kind = column.type.compile(connection.dialect)
-    statement = f"ALTER TABLE {quoted(table.name, schema)} ADD COLUMN {quoted(column.name)} {kind}"
-    connection.execute(ddl(statement))
-
-
-def quoted(name: str, schema: str | None = None) -> str:
-    """An identifier for `ddl`, which both databases take as it is written."""
-    parts = (schema, name) if schema else (name,)
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
-
-
-def ddl(statement: str) -> sa.DDL:
-    """`statement` as it is: per cent signs in names are no placeholders."""
-    return sa.DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
-
-
-def _family(kind: TypeEngine[Any]) -> str:
-    """What is compared of two column types: databases report their own names and lengths."""
-    plain = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
-    for name, family in (
-        ("bool", sa.Boolean),
-        ("int", sa.Integer),
-        ("float", sa.Numeric),
-        ("float", sa.Float),
-        ("datetime", sa.DateTime),
-        ("date", sa.Date),
-        ("text", sa.String),
-    ):
-        if isinstance(plain, family):
-            return name
-    return str(plain)

@@ -204,3 +204,45 @@ def test_two_processes_may_prepare_at_once(postgres: PostgresServer) -> None:
         for prepared in [threads.submit(store.prepare) for store in (one, two, three)]:
             prepared.result(60)
         assert one.upsert("ours", [note("a")]).written == 1
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_value_arrives_as_it_was_sent(postgres: PostgresServer) -> None:
+    columns = {
+        "text": "string",
+        "big": "int",
+        "real": "float",
+        "yes": "bool",
+        "day": "date",
+        "at": "datetime",
+        "any": "json",
+        "all": "strings",
+    }
+    registry = Registry.parse({"entities": {"note": {"columns": columns}}})
+    values = {
+        "text": "quotes \" ' back \\ slash \\u0041 %s {} \n\t \x7f ☃ 😀",
+        "big": -(2**63),
+        "real": 5e-324,
+        "yes": False,
+        "day": "0001-01-01",
+        "at": "9999-12-31T23:59:59.999999Z",
+        "any": {"nul": "\0", "half": "\\ud83d", "deep": [None, {"'": '"'}]},
+        "all": ["", "null", "a,b", '{"'],
+    }
+    extremes = {**dict.fromkeys(values), "text": "", "big": 2**63 - 1, "real": -1.7976931348623157e308, "yes": True}
+    sent = [Row(Ref("note", f"n{i}"), 2**62, {"id": f"n{i}", **v}) for i, v in enumerate((values, extremes))]
+    store = SqlRows.postgres(postgres_settings(postgres.port), PlaneContext(registry, ModelId("none", 2), Path()))
+    store.prepare()
+    assert store.upsert("t", sent).written == 2
+    assert list(asyncio.run(store.get_many(Caller("t"), "note", ["n0", "n1"])).values()) == sent
+    assert store.upsert("t", sent).written == 0
+    asyncio.run(store.close())
+
+
+def test_two_halves_of_a_character_are_not_taken_for_it(postgres: PostgresServer) -> None:
+    with opened(postgres_settings(postgres.port)) as rows:
+        rows.prepare()
+        report = rows.upsert("t", [note("a", text="\ud83d\ude00"), note("b")])
+        assert ([failure.key for failure in report.failures], report.written) == (["a"], 1)

@@ -19,7 +19,7 @@ from recall.planes.conformance.suite import Opener
 from recall.planes.leases import FileLeases
 from recall.planes.opening import ModelId, PlaneContext
 from recall.planes.sql import SqlRows
-from recall.planes.sql_tables import gated_insert
+from recall.planes.sql_gate import gated_insert
 from recall.registry import Registry
 from recall.rows import Caller, Ref, Row
 from recall.settings import SqliteSettings
