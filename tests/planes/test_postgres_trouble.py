@@ -166,6 +166,40 @@ def test_half_open_connections_end_at_the_deadline_and_leave_no_thread_behind(li
         assert rows.upsert("t", [item("b")]).written == 1
 
 
+def test_a_line_that_is_two_seconds_late_keeps_no_deadline_waiting_and_nothing_locked(
+    postgres: PostgresServer, line: Line
+) -> None:
+    settings = postgres_settings(line.port, write_timeout_s=1)
+    with opened(settings) as rows:
+        rows.prepare()
+        rows.upsert("t", [item("a")])
+        read(rows, "a")
+        with line.delayed(2.0):
+            assert read(rows, "a", timeout_s=30)
+            started = time.monotonic()
+            with pytest.raises(TransientStoreError, match=r"no answer within 0\.5 s"):
+                read(rows, "a", timeout_s=0.5)
+            assert time.monotonic() - started < 1.5
+            with pytest.raises(TransientStoreError):
+                rows.upsert("t", [item("a", 2, title="late"), item("b")])
+        with postgres.superuser() as other:
+            _await_unlocked(other, settings.db_schema)
+        assert read(rows, "a", timeout_s=20)
+        # Whether or not the late write arrived, it is whole, and the next one finds nobody in its way.
+        assert len(read(rows, "a", "b", timeout_s=20)) in (1, 2)
+        assert rows.upsert("t", [item("a", 3), item("b", 3)]).written == 2
+
+
+def _await_unlocked(connection: psycopg.Connection, schema: str) -> None:
+    held = (
+        "SELECT count(*) FROM pg_locks JOIN pg_class ON relation = pg_class.oid WHERE relnamespace = %s::regnamespace"
+    )
+    deadline = time.monotonic() + 20
+    while connection.execute(held, (schema,)).fetchone()[0]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_cut_line_is_transient_and_heals(line: Line) -> None:
     with opened(postgres_settings(line.port)) as rows:
         rows.prepare()
