@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -67,19 +68,22 @@ def batches(rows: list[Row]) -> Iterator[list[Row]]:
     return (rows[at : at + BATCH] for at in range(0, len(rows), BATCH))
 
 
-def rate(count: int, work: Callable[[], object]) -> float:
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that `work` took."""
     started = time.perf_counter()
     work()
-    return count / (time.perf_counter() - started)
+    return time.perf_counter() - started
 
 
-async def middle_ms(read: Callable[[], Awaitable[object]]) -> float:
-    taken: list[float] = []
+async def middle_ms(*reads: Callable[[], Awaitable[object]]) -> list[float]:
+    """The median of each, in milliseconds. They take turns: the machine is shared."""
+    taken: list[list[float]] = [[] for _ in reads]
     for _ in range(READS):
-        started = time.perf_counter()
-        await read()
-        taken.append((time.perf_counter() - started) * 1000)
-    return statistics.median(taken)
+        for read, times in zip(reads, taken, strict=True):
+            started = time.perf_counter()
+            await read()
+            times.append((time.perf_counter() - started) * 1000)
+    return [statistics.median(times) for times in taken]
 
 
 async def at_once(value: object) -> object:
@@ -99,7 +103,9 @@ class Bare:
             mine = "(tenant = current_setting('app.tenant', true))"
             connection.execute(f"CREATE POLICY mine ON {self.table} USING {mine} WITH CHECK {mine}")
 
-    def executemany(self, rows: list[Row]) -> None:
+    @contextmanager
+    def loading(self) -> Iterator[tuple[Callable[[list[Row]], None], Callable[[list[Row]], None]]]:
+        """Writers of one batch: gated by `executemany`, and by COPY."""
         new = ", ".join(f"{name} = excluded.{name}" for name in NAMES[2:])
         differs = " OR ".join(f"b.{name} IS DISTINCT FROM excluded.{name}" for name in NAMES[2:])
         statement = (
@@ -108,20 +114,21 @@ class Bare:
             f"WHERE excluded._version > b._version OR (excluded._version = b._version AND ({differs}))"
         )
         with psycopg.connect(self._url) as connection:
-            for batch in batches(rows):
+
+            def many(batch: list[Row]) -> None:
                 with connection.transaction(), connection.cursor() as cursor:
                     cursor.execute("SELECT set_config('app.tenant', 't', true)")
                     cursor.executemany(statement, [record(row) for row in batch])
 
-    def copy(self, rows: list[Row]) -> None:
-        with psycopg.connect(self._url) as connection:
-            for batch in batches(rows):
+            def copied(batch: list[Row]) -> None:
                 # COPY FROM does not take row-level security.
                 connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS copied (LIKE {self.table})")
                 with connection.cursor().copy(f"COPY copied ({', '.join(NAMES)}) FROM STDIN") as copy:
                     for row in batch:
                         copy.write_row(record(row))
                 connection.commit()
+
+            yield many, copied
 
     @contextmanager
     def reading(self, *, secured: bool) -> Iterator[Callable[[list[str]], list[Row]]]:
@@ -145,9 +152,8 @@ class Bare:
         return [Row(Ref("order", str(r[1])), 1, dict(zip(names, r[1:-3], strict=True))) for r in found]
 
 
-def load(store: SqlRows, rows: list[Row]) -> None:
-    for batch in batches(rows):
-        assert not store.upsert("t", batch).failures
+def upsert(store: SqlRows, batch: list[Row]) -> None:
+    assert not store.upsert("t", batch).failures
 
 
 async def crowd(store: SqlRows, ids: list[str]) -> float:
@@ -180,31 +186,32 @@ def main(count: int) -> None:
 
 
 def loading(store: SqlRows, bare: Bare, url: str, rows: list[Row]) -> None:
-    """Alternating, best of two: the machine is shared."""
-    ours, many, copied = [], [], []
-    for _ in range(2):
-        with psycopg.connect(url) as cleaning:
-            cleaning.execute(f"TRUNCATE {bare.table}, {bare.beside}")
-        ours.append(rate(len(rows), lambda: load(store, rows)))
-        many.append(rate(len(rows), lambda: bare.executemany(rows)))
-        copied.append(rate(len(rows), lambda: bare.copy(rows)))
-    again = rate(len(rows), lambda: load(store, rows))
+    """Batch by batch in turns: the machine is shared."""
+    spent = {"ours": 0.0, "many": 0.0, "copied": 0.0, "again": 0.0}
+    with bare.loading() as (many, copied):
+        writers = {"ours": partial(upsert, store), "many": many, "copied": copied, "again": partial(upsert, store)}
+        for number, batch in enumerate(batches(rows)):
+            first = ("ours", "many") if number % 2 else ("many", "ours")
+            for name in (*first, "copied", "again"):
+                spent[name] += timed(lambda write=writers[name], batch=batch: write(batch))
     with psycopg.connect(url, autocommit=True) as cleaning:
         cleaning.execute("ANALYZE")
+    rate = {name: len(rows) / seconds for name, seconds in spent.items()}
     print(
-        f"load, {len(rows):,} rows in batches of {BATCH:,}: SqlRows {max(ours):,.0f} rows/s, "
-        f"psycopg executemany {max(many):,.0f} (ratio {max(ours) / max(many):.2f}), COPY {max(copied):,.0f}; "
-        f"the same rows again {again:,.0f}"
+        f"load, {len(rows):,} rows in batches of {BATCH:,}: SqlRows {rate['ours']:,.0f} rows/s, "
+        f"psycopg executemany {rate['many']:,.0f} (ratio {rate['ours'] / rate['many']:.2f}), "
+        f"COPY {rate['copied']:,.0f}; the same rows again {rate['again']:,.0f}"
     )
 
 
 async def reading(store: SqlRows, bare: Bare, ids: list[str]) -> None:
     assert len(await store.get_many(Caller("t"), "order", ids)) == len(ids)
-    ours = await middle_ms(lambda: store.get_many(Caller("t"), "order", ids))
-    with bare.reading(secured=True) as read:
-        secured = await middle_ms(lambda: at_once(read(ids)))
-    with bare.reading(secured=False) as read:
-        plain = await middle_ms(lambda: at_once(read(ids)))
+    with bare.reading(secured=True) as read, bare.reading(secured=False) as read_plainly:
+        ours, secured, plain = await middle_ms(
+            lambda: store.get_many(Caller("t"), "order", ids),
+            lambda: at_once(read(ids)),
+            lambda: at_once(read_plainly(ids)),
+        )
     print(
         f"read of {len(ids)} rows by id, p50: SqlRows {ours:.2f} ms, psycopg with SET LOCAL {secured:.2f} ms "
         f"(ratio {ours / secured:.2f}), psycopg with one tenant a session {plain:.2f} ms (ratio {ours / plain:.2f})"
