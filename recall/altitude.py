@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from recall.digest.nodes import DIGEST, TENANT_NODE, parent_of_part
+from recall.packing import fits, pack
 from recall.results import Altitude, Degraded, DegradedCode
 from recall.rows import Ref
 
@@ -17,26 +19,31 @@ _NEEDS_DIGESTS: frozenset[Altitude] = frozenset({"scope", "tenant", "mixed"})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A candidate of the pack: a row or a digest, its size in tokens and its fused score."""
+    """A candidate of the pack: a row or a digest, and its fused score."""
 
     ref: Ref
-    size: int
     score: float
+
+
+class TokenSizes(Protocol):
+    """Sizes in tokens of candidates and of the nodes above them; whoever measures them lazily is asked for few."""
+
+    def __getitem__(self, ref: Ref, /) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
     """What the engine read of the digest tree for one request.
 
-    `parents`: level-1 node ids of each covered row; `level1` and `leaves`: sizes of level-1 nodes by id and of level-0
-    nodes by the row they cover; `sources`: the row of each level-0 node id; `root`: size of the tenant's root, or None.
+    `parents`: level-1 node ids of each covered row; `level1`: ids of level-1 nodes; `leaves`: the level-0 node of each
+    covered row; `sources`: the row of each level-0 node; `root`: whether the tenant has a root.
     """
 
     parents: Mapping[Ref, tuple[str, ...]] = field(default_factory=dict)
-    level1: Mapping[str, int] = field(default_factory=dict)
-    leaves: Mapping[Ref, tuple[str, int]] = field(default_factory=dict)
+    level1: Set[str] = frozenset()
+    leaves: Mapping[Ref, str] = field(default_factory=dict)
     sources: Mapping[str, Ref] = field(default_factory=dict)
-    root: int | None = None
+    root: bool = False
 
     def level1_of(self, ref: Ref) -> tuple[str, ...]:
         """Level-1 nodes that stand for a candidate: parents of a row, or what a digest hit itself points to."""
@@ -59,7 +66,7 @@ class Chosen:
     degraded: Degraded | None = None
 
 
-def choose(altitude: Altitude, entries: Sequence[Entry], tree: Tree, budget: int) -> Chosen:
+def choose(altitude: Altitude, entries: Sequence[Entry], tree: Tree, sizes: TokenSizes, budget: int) -> Chosen:
     """The entries of the pack at `altitude`, from candidates (rows and digest hits) in fused order.
 
     `auto` takes the lowest layer that fits `budget`: rows, else level-1 digests, else the root. Without digests every
@@ -68,18 +75,18 @@ def choose(altitude: Altitude, entries: Sequence[Entry], tree: Tree, budget: int
     rows = tuple(entry for entry in entries if entry.ref.entity != DIGEST)
     if altitude == "entity":
         return Chosen("entity", rows)
-    if tree.root is None and not tree.level1:
+    if not tree.root and not tree.level1:
         return _without_digests(altitude, rows)
     if altitude == "scope":
         return _scope(entries, tree)
     if altitude == "tenant":
         return _tenant(rows, tree)
     if altitude == "mixed":
-        return _mixed(entries, rows, tree, budget)
-    if _size(rows) <= budget:
+        return _mixed(entries, rows, tree, sizes, budget)
+    if _fit(rows, sizes, budget):
         return Chosen("entity", rows)
     scope = _scope(entries, tree)
-    return scope if _size(scope.entries) <= budget else _tenant(rows, tree)
+    return scope if _fit(scope.entries, sizes, budget) else _tenant(rows, tree)
 
 
 def _without_digests(requested: Altitude, rows: tuple[Entry, ...]) -> Chosen:
@@ -100,21 +107,21 @@ def _scope(entries: Sequence[Entry], tree: Tree) -> Chosen:
             placed[entry.ref] = entry
         covered += bool(nodes) and is_row
         for node in nodes:
-            placed.setdefault(Ref(DIGEST, node), Entry(Ref(DIGEST, node), tree.level1[node], entry.score))
+            placed.setdefault(Ref(DIGEST, node), Entry(Ref(DIGEST, node), entry.score))
     return Chosen("scope", tuple(placed.values()), covered)
 
 
 def _tenant(rows: Sequence[Entry], tree: Tree) -> Chosen:
     """The root, then the rows that it does not cover."""
-    if tree.root is None:
+    if not tree.root:
         return _without_digests("tenant", tuple(rows))
     uncovered = tuple(entry for entry in rows if entry.ref not in tree.parents)
     score = max((entry.score for entry in rows), default=0.0)
-    root = Entry(Ref(DIGEST, TENANT_NODE), tree.root, score)
+    root = Entry(Ref(DIGEST, TENANT_NODE), score)
     return Chosen("tenant", (root, *uncovered), len(rows) - len(uncovered))
 
 
-def _mixed(entries: Sequence[Entry], rows: Sequence[Entry], tree: Tree, budget: int) -> Chosen:
+def _mixed(entries: Sequence[Entry], rows: Sequence[Entry], tree: Tree, sizes: TokenSizes, budget: int) -> Chosen:
     """The longest run of top rows that leaves room for one digest per parent of what is left out.
 
     Rows keep half of the budget, whatever the digests need: what a row says of itself is worth more than what stands
@@ -123,10 +130,10 @@ def _mixed(entries: Sequence[Entry], rows: Sequence[Entry], tree: Tree, budget: 
     shorter than the row and still fits.
     """
     reach, chosen, covered = -1, tuple[Entry, ...](), set[Ref]()
-    for count in range(_run(rows, budget), _run(rows, budget // 2) - 1, -1):
+    for count in range(_run(rows, sizes, budget), _run(rows, sizes, budget // 2) - 1, -1):
         kept, rest = rows[:count], rows[count:]
         digests = _standing_for(rest, entries, tree, {node for row in kept for node in tree.level1_of(row.ref)})
-        fitting = _fitting(digests, budget - _size(kept))
+        fitting = _fitting(digests, sizes, budget - _size(kept, sizes))
         below = _covered(rest, fitting, tree)
         complete = len(fitting) == len(digests)
         if complete or count + len(below) > reach:
@@ -134,17 +141,14 @@ def _mixed(entries: Sequence[Entry], rows: Sequence[Entry], tree: Tree, budget: 
         if complete:
             break
     said = {entry.ref for entry in chosen} | covered
-    leaves = _leaves([row for row in rows if row.ref not in said], tree, budget - _size(chosen))
+    shorter = _shorter([row for row in rows if row.ref not in said], tree, sizes)
+    leaves = _fitting(shorter, sizes, budget - _size(chosen, sizes))
     return Chosen("mixed", (*chosen, *leaves), len(covered) + len(leaves))
 
 
-def _run(rows: Sequence[Entry], budget: int) -> int:
+def _run(rows: Sequence[Entry], sizes: TokenSizes, budget: int) -> int:
     """How many of the top rows fit `budget` before one does not."""
-    count, used = 0, 0
-    while count < len(rows) and used + rows[count].size <= budget:
-        used += rows[count].size
-        count += 1
-    return count
+    return len(pack("prefix", (sizes[row.ref] for row in rows), budget).kept)
 
 
 def _standing_for(left_out: Sequence[Entry], entries: Sequence[Entry], tree: Tree, blocked: Set[str]) -> list[Entry]:
@@ -160,7 +164,7 @@ def _standing_for(left_out: Sequence[Entry], entries: Sequence[Entry], tree: Tre
         said = set().union(*(nodes for nodes in nodes_of.values() if nodes & chosen.keys())) if chosen else set()
         free = [node for node in tree.level1_of(entry.ref) if node not in blocked and node not in said]
         if free:
-            chosen[free[0]] = Entry(Ref(DIGEST, free[0]), tree.level1[free[0]], entry.score)
+            chosen[free[0]] = Entry(Ref(DIGEST, free[0]), entry.score)
     return list(chosen.values())
 
 
@@ -169,23 +173,20 @@ def _covered(rows: Sequence[Entry], chosen: Sequence[Entry], tree: Tree) -> set[
     return {row.ref for row in rows if nodes & set(tree.level1_of(row.ref))}
 
 
-def _leaves(rows: Sequence[Entry], tree: Tree, budget: int) -> list[Entry]:
-    shorter = [
-        Entry(Ref(DIGEST, tree.leaves[row.ref][0]), tree.leaves[row.ref][1], row.score)
-        for row in rows
-        if row.ref in tree.leaves and tree.leaves[row.ref][1] < row.size
-    ]
-    return _fitting(shorter, budget)
+def _shorter(rows: Sequence[Entry], tree: Tree, sizes: TokenSizes) -> list[Entry]:
+    """The level-0 digests of `rows` that are shorter than their row."""
+    leaves = [(row, Ref(DIGEST, tree.leaves[row.ref])) for row in rows if row.ref in tree.leaves]
+    return [Entry(leaf, row.score) for row, leaf in leaves if sizes[leaf] < sizes[row.ref]]
 
 
-def _fitting(entries: Sequence[Entry], budget: int) -> list[Entry]:
-    kept: list[Entry] = []
-    for entry in entries:
-        if entry.size <= budget:
-            kept.append(entry)
-            budget -= entry.size
-    return kept
+def _fitting(entries: Sequence[Entry], sizes: TokenSizes, budget: int) -> list[Entry]:
+    kept = pack("fill", (sizes[entry.ref] for entry in entries), budget).kept
+    return [entries[position] for position in kept]
 
 
-def _size(entries: Sequence[Entry]) -> int:
-    return sum(entry.size for entry in entries)
+def _fit(entries: Sequence[Entry], sizes: TokenSizes, budget: int) -> bool:
+    return fits((sizes[entry.ref] for entry in entries), budget)
+
+
+def _size(entries: Sequence[Entry], sizes: TokenSizes) -> int:
+    return sum(sizes[entry.ref] for entry in entries)

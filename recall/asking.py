@@ -36,6 +36,7 @@ class Deadline:
 
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,16 @@ async def ask(name: str, call: Callable[[float], Awaitable[T]], timeout_s: float
     degraded = degradation(name, error)
     log.warning("channel=%s code=%s detail=%s", name, degraded.code, degraded.detail)
     return Asked(name, _ms(loop.time() - started), None, error, degraded)
+
+
+async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
+    """Await two things side by side; when one of them raises, the other is cancelled."""
+    tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def ask_channel(name: str, channel: Channel, query: ChannelQuery, timeout_s: float) -> Asked[ChannelAnswer]:

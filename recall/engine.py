@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from recall.altitude import Chosen, Entry, Tree, choose
-from recall.asking import Asked, Deadline, ask_channel, check_failures, report, warnings
-from recall.coverage import Digests, TreeReader
+from recall.asking import Asked, Deadline, ask_channel, both, check_failures, report, warnings
+from recall.coverage import TreeReader
 from recall.digest.nodes import DIGEST
 from recall.errors import DeadlineExceeded, InvalidRequest
 from recall.fusion import Fusion, Ranking, contributions, fuse
-from recall.hydration import Hydrated, hydrate
+from recall.hydration import Hydrated, Reading
 from recall.keys import compact_json
 from recall.options import RecallSettings
-from recall.packing import load_tokenizer, pack
+from recall.packing import Sizes, fits, load_tokenizer, pack
 from recall.ports import Channel, ChannelQuery, RowReader
 from recall.registry import Registry
 from recall.requests import RecallRequest
@@ -45,10 +45,12 @@ DEEPER = 4
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A request, resolved against the registry and the configuration."""
+    """A request, resolved against the registry and the configuration. `reading` and `sizes` grow with the answer."""
 
     caller: Caller
     request: RecallRequest
+    reading: Reading
+    sizes: Sizes
     entities: tuple[str, ...]
     where: Where | None
     weights: Mapping[str, float]
@@ -93,7 +95,7 @@ class Engine:
         self._rows = rows
         self._options = options
         self._tokenizer = load_tokenizer(options.tokenizer)
-        self._trees = TreeReader(registry, rows, self._size)
+        self._trees = TreeReader(registry)
 
     async def recall(self, caller: Caller, request: RecallRequest, *, request_id: str | None = None) -> ContextPack:
         """The context pack for `request`, within its deadline and its budget.
@@ -109,10 +111,10 @@ class Engine:
             if not round_.short(keep) or plan.deadline.left() <= 0:
                 break
             round_ = await self._gather(plan, keep, depth=keep * DEEPER**deeper)
-        entries = [Entry(ref, self._size(round_.hydrated.rows[ref]), score) for ref, score in round_.ranking.scored()]
-        digests = await self._digests(plan, round_, entries)
-        chosen = choose(request.altitude, entries, digests.tree, request.budget)
-        return self._pack(plan, round_, chosen, {**round_.hydrated.rows, **digests.rows})
+        entries = [Entry(ref, score) for ref, score in round_.ranking.scored()]
+        tree = await self._tree(plan, round_.ranking.refs)
+        chosen = choose(request.altitude, entries, tree, plan.sizes, request.budget)
+        return self._pack(plan, round_, chosen)
 
     def _plan(self, caller: Caller, request: RecallRequest, request_id: str) -> _Plan:
         fields = {name: self._registry.entity(name).filter_fields for name in request.entities}
@@ -124,7 +126,18 @@ class Engine:
         if not weights.keys() & {"vector", "search"}:
             raise InvalidRequest("channels: give vector or search a weight above 0; graph starts from what they find")
         timeout_s = (request.timeout_ms or self._options.timeout_ms) / 1000
-        return _Plan(caller, request, self._asked_entities(request), where, weights, Deadline(timeout_s), request_id)
+        reading = Reading(self._rows, caller)
+        return _Plan(
+            caller,
+            request,
+            reading,
+            Sizes(reading.rows, self._size),
+            self._asked_entities(request),
+            where,
+            weights,
+            Deadline(timeout_s),
+            request_id,
+        )
 
     def _asked_entities(self, request: RecallRequest) -> tuple[str, ...]:
         # A filter speaks of rows: no digest passes it, so digests are then only read as parents of what passed.
@@ -142,13 +155,16 @@ class Engine:
         asked = list(
             await asyncio.gather(*(ask_channel(name, self._channels[name], query, timeout_s) for name in first))
         )
-        if "graph" in plan.weights and any(one.answer is not None for one in asked):
-            asked.append(await self._ask_graph(plan, query, asked))
         check_failures(asked, strict=self._options.strict)
-        found = _candidates(asked)
-        hydrated = await self._hydrate(plan, {one.ref for candidates in found.values() for one in candidates})
+        if "graph" in plan.weights:
+            # Rows found so far are read while the graph is walked: the walk needs their refs only.
+            graph, _ = await both(self._ask_graph(plan, query, asked), self._read(plan, _refs(asked)))
+            asked.append(graph)
+            check_failures(asked, strict=self._options.strict)
+        hydrated = await self._hydrate(plan, _refs(asked))
         live = {
-            name: [one for one in candidates if one.ref in hydrated.rows][:keep] for name, candidates in found.items()
+            name: [one for one in candidates if one.ref in hydrated.rows][:keep]
+            for name, candidates in _candidates(asked).items()
         }
         return _Round(tuple(asked), live, self._fuse(plan, live), hydrated)
 
@@ -181,34 +197,48 @@ class Engine:
     def _fusion(self, plan: _Plan) -> Fusion:
         return plan.request.fusion or self._options.fusion
 
-    async def _hydrate(self, plan: _Plan, refs: Set[Ref]) -> Hydrated:
-        timeout_s = min(self._options.hydrate_timeout_ms / 1000, plan.deadline.left())
-        try:
-            async with asyncio.timeout(timeout_s):
-                hydrated = await hydrate(self._rows, plan.caller, sorted(refs), plan.where, timeout_s)
-        except TimeoutError:
-            raise DeadlineExceeded(f"reading rows took longer than {timeout_s * 1000:.0f} ms") from None
+    async def _hydrate(self, plan: _Plan, refs: Sequence[Ref]) -> Hydrated:
+        # The digests above the rows come with them, in one call, where what is read already shows that they are needed.
+        needed = self._needs_digests(plan, (ref for ref in refs if ref in plan.reading.rows))
+        await self._read(plan, [*refs, *self._trees.lower(refs)] if needed else refs)
+        hydrated = plan.reading.hydrated(refs, plan.where)
         if hydrated.failures and not hydrated.rows:
             raise next(iter(hydrated.failures.values()))
         return hydrated
 
-    async def _digests(self, plan: _Plan, round_: _Round, entries: Sequence[Entry]) -> Digests:
-        """The tree above the candidates; nothing is read where rows alone answer."""
-        altitude, rows = plan.request.altitude, [one for one in entries if one.ref.entity != DIGEST]
-        rows_fit = altitude == "auto" and sum(one.size for one in rows) <= plan.request.budget
-        if altitude == "entity" or rows_fit or not self._registry.has_digests:
-            return Digests(Tree(), {})
-        timeout_s = min(self._options.hydrate_timeout_ms / 1000, plan.deadline.left())
-        return await self._trees.read(plan.caller, [one.ref for one in entries], timeout_s)
+    async def _read(self, plan: _Plan, refs: Sequence[Ref]) -> None:
+        timeout_s = self._read_timeout(plan)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await plan.reading.fetch(refs, timeout_s)
+        except TimeoutError:
+            raise DeadlineExceeded(f"reading rows took longer than {timeout_s * 1000:.0f} ms") from None
+
+    def _read_timeout(self, plan: _Plan) -> float:
+        return min(self._options.hydrate_timeout_ms / 1000, plan.deadline.left())
+
+    def _needs_digests(self, plan: _Plan, refs: Iterable[Ref]) -> bool:
+        """Whether an answer from `refs` looks at the digest tree; where rows alone answer, nothing of it is read."""
+        altitude = plan.request.altitude
+        if altitude == "entity" or not self._registry.has_digests:
+            return False
+        sizes = (plan.sizes[ref] for ref in refs if ref.entity != DIGEST)
+        return altitude != "auto" or not fits(sizes, plan.request.budget)
+
+    async def _tree(self, plan: _Plan, refs: Sequence[Ref]) -> Tree:
+        """The tree above the candidates, as far as the answer needs it."""
+        if not self._needs_digests(plan, refs):
+            return Tree()
+        return await self._trees.read(plan.reading, refs, self._read_timeout(plan))
 
     # ---- packing ---------------------------------------------------------------------------------------------------
 
-    def _pack(self, plan: _Plan, round_: _Round, chosen: Chosen, rows: Mapping[Ref, Row]) -> ContextPack:
+    def _pack(self, plan: _Plan, round_: _Round, chosen: Chosen) -> ContextPack:
         request = plan.request
-        packed = pack(request.packer, (entry.size for entry in chosen.entries), request.budget)
+        packed = pack(request.packer, (plan.sizes[entry.ref] for entry in chosen.entries), request.budget)
         kept = [chosen.entries[position] for position in packed.kept]
         evidence = self._evidence(plan, round_, [entry.ref for entry in kept])
-        items = tuple(self._item(rows[entry.ref], entry, evidence[entry.ref], request.explain) for entry in kept)
+        items = tuple(self._item(plan, entry, evidence[entry.ref]) for entry in kept)
         degraded = _degradations(round_, chosen.degraded)
         return ContextPack(
             items=items,
@@ -222,16 +252,17 @@ class Engine:
             request_id=plan.request_id,
         )
 
-    def _item(self, row: Row, entry: Entry, evidence: _Evidence, explain: bool) -> ContextItem:
+    def _item(self, plan: _Plan, entry: Entry, evidence: _Evidence) -> ContextItem:
+        row = plan.reading.rows[entry.ref]
         return ContextItem(
             entity=row.ref.entity,
             id=row.ref.id,
             row=self._emitted(row),
             score=entry.score,
             source=tuple(share.channel for share in evidence.shares) or (DIGEST,),
-            tokens=entry.size,
+            tokens=plan.sizes[entry.ref],
             matched=self._matched(row, evidence.match),
-            explain=Explain(evidence.shares, evidence.path) if explain else None,
+            explain=Explain(evidence.shares, evidence.path) if plan.request.explain else None,
         )
 
     def _size(self, row: Row) -> int:
@@ -257,6 +288,10 @@ class Engine:
 
 def _candidates(asked: Sequence[Asked[ChannelAnswer]]) -> dict[str, tuple[Candidate, ...]]:
     return {one.name: one.answer.candidates for one in asked if one.answer is not None}
+
+
+def _refs(asked: Sequence[Asked[ChannelAnswer]]) -> list[Ref]:
+    return list(dict.fromkeys(one.ref for candidates in _candidates(asked).values() for one in candidates))
 
 
 def _degradations(round_: _Round, no_digests: Degraded | None) -> tuple[Degraded, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from recall.errors import ConfigError
 from recall.model_ports import Tokenizer
+from recall.rows import Ref, Row
 
 Packer = Literal["prefix", "fill"]
 
@@ -36,6 +38,26 @@ def pack(packer: Packer, sizes: Iterable[int], budget: int) -> Packed:
         elif packer == "prefix":
             break
     return Packed(tuple(kept), used)
+
+
+def fits(sizes: Iterable[int], budget: int) -> bool:
+    """Whether items of these sizes fit `budget` together; reads no further than the first that does not."""
+    return all(used <= budget for used in accumulate(sizes))
+
+
+class Sizes:
+    """Token sizes of rows, each measured when it is first asked for."""
+
+    def __init__(self, rows: Mapping[Ref, Row], measure: Callable[[Row], int]) -> None:
+        self._rows = rows
+        self._measure = measure
+        self._known: dict[Ref, int] = {}
+
+    def __getitem__(self, ref: Ref) -> int:
+        size = self._known.get(ref)
+        if size is None:
+            size = self._known[ref] = self._measure(self._rows[ref])
+        return size
 
 
 def quarter_bytes(payload: bytes) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from recall.errors import StoreError
 from recall.registry import Step
 from recall.results import ChannelAnswer, Walk
 from recall.rows import Caller, Json, Ref, Row, Tombstone
@@ -107,6 +108,16 @@ class RowReader(Protocol):
 
         Served from an index. Raises InvalidFilter for a column without one, or for `like` and `ilike`.
         """
+
+
+@runtime_checkable
+class EntitiesReader(Protocol):
+    """What a row reader behind a network hop can do besides: make the hop once for several entities."""
+
+    async def get_entities(
+        self, caller: Caller, ids: Mapping[str, Sequence[str]], *, timeout_s: float | None = None
+    ) -> Mapping[str, Mapping[str, Row] | StoreError]:
+        """`get_many` of each entity; the error of one that cannot be read stands in its place."""
 
 
 class RowStore(RowReader, PlaneReader, Protocol):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from recall.errors import StoreError
+from recall.hydration import read_entities
 from recall.ports import ChannelQuery
 from recall.registry import Registry
 from recall.results import Candidate, ChannelAnswer, PathStep, Walk
@@ -61,6 +63,33 @@ class FakeRows:
         if self.error:
             raise self.error
         return {id_: self.rows[Ref(entity, id_)] for id_ in ids if Ref(entity, id_) in self.rows}
+
+
+class FakeEntities(FakeRows):
+    """Rows behind a hop: counts the calls, whatever the number of entities."""
+
+    def __init__(self, *rows: Row, error: StoreError | None = None) -> None:
+        super().__init__(*rows)
+        self.hops: list[dict[str, int]] = []
+        self.hop_error = error
+
+    async def get_entities(
+        self, caller: Caller, ids: Mapping[str, Sequence[str]], *, timeout_s: float | None = None
+    ) -> dict[str, dict[str, Row] | StoreError]:
+        self.hops.append({entity: len(wanted) for entity, wanted in ids.items()})
+        if self.hop_error:
+            raise self.hop_error
+        return await read_entities(self, caller, ids, timeout_s)
+
+
+# Payloads that `measure` was given.
+MEASURED: list[bytes] = []
+
+
+def measure(payload: bytes) -> int:
+    """A tokenizer that remembers what it measured; everything has 50 tokens."""
+    MEASURED.append(payload)
+    return 50
 
 
 class FakeChannel:

@@ -1,9 +1,10 @@
 """The engine over fake channels: fan-out, deadlines, degradation, hydration, packing (recall semantics §1–§7, §9)."""
 
 import asyncio
+import json
 
 import pytest
-from fakes import CALLER, FakeChannel, FakeRows, registry, row
+from fakes import CALLER, MEASURED, FakeChannel, FakeEntities, FakeRows, registry, row
 
 from recall.engine import Engine
 from recall.errors import (
@@ -193,6 +194,68 @@ async def test_failed_hydration_of_one_entity_is_reported_of_all_raised():
     assert [one.code for one in pack.degraded] == ["hydrate_failed"]
     with pytest.raises(TransientStoreError):
         await engine(HalfRows(*ROWS), vector=FakeChannel(A), search=FakeChannel(A)).recall(CALLER, request())
+
+
+async def test_rows_are_read_while_the_graph_is_walked():
+    read = asyncio.Event()
+
+    class Rows(FakeRows):
+        async def get_many(self, caller, entity, ids, *, timeout_s=None):
+            read.set()
+            return await super().get_many(caller, entity, ids, timeout_s=timeout_s)
+
+    class Graph(FakeChannel):
+        async def search(self, query):
+            await read.wait()
+            return await super().search(query)
+
+    subject = engine(Rows(*ROWS), vector=FakeChannel(A), search=FakeChannel(B), graph=Graph(SITE))
+    pack = await subject.recall(CALLER, request(timeout_ms=2000))
+    assert (len(pack.items), pack.degraded) == (3, ())
+
+
+async def test_every_row_is_read_once_however_deep_the_channels_are_asked():
+    ghosts = tuple(Ref("asset", f"ghost{n:02}") for n in range(20))
+    rows = FakeRows(*ROWS)
+    graph = FakeChannel(A, SITE)
+    await engine(rows, vector=FakeChannel(*ghosts, A, B), search=FakeChannel(B), graph=graph).recall(
+        CALLER, request(k=4)
+    )
+    assert len(graph.queries) > 1
+    assert sum(count for _, count in rows.calls) == len({*ghosts, A, B, SITE})
+
+
+async def test_rows_behind_a_hop_are_read_in_one_call_for_all_entities():
+    rows = FakeEntities(*ROWS)
+    subject = engine(rows, vector=FakeChannel(A, SITE), search=FakeChannel(B), graph=FakeChannel(SITE, C))
+    pack = await subject.recall(CALLER, request(entities=["asset", "site"]))
+    assert rows.hops == [{"asset": 2, "site": 1}, {"asset": 1}]
+    assert {item.id for item in pack.items} == {"a", "b", "c", "s"}
+
+
+async def test_hop_that_fails_is_the_failure_of_all_that_was_asked_for():
+    rows = FakeEntities(*ROWS, error=TransientStoreError("rows (Ray Serve)", "deployment Rows", "no replica"))
+    with pytest.raises(TransientStoreError, match="no replica"):
+        await engine(rows, vector=FakeChannel(A), search=FakeChannel(A), graph=FakeChannel(SITE)).recall(
+            CALLER, request()
+        )
+
+
+async def test_request_that_the_graph_refuses_stops_the_reading_of_rows():
+    rows = FakeRows(*ROWS, delay_s=30)
+    graph = FakeChannel(error=InvalidRequest("too many seeds"))
+    with pytest.raises(InvalidRequest, match="too many seeds"):
+        await engine(rows, vector=FakeChannel(A), search=FakeChannel(A), graph=graph).recall(CALLER, request())
+
+
+async def test_only_what_packing_looks_at_is_measured():
+    subject = engine(
+        vector=FakeChannel(A, B, C, D), search=FakeChannel(), options=RecallSettings(tokenizer="fakes:measure")
+    )
+    MEASURED.clear()
+    pack = await subject.recall(CALLER, request(budget=120))
+    assert ([item.id for item in pack.items], pack.tokens, pack.omitted) == (["a", "b"], 100, 2)
+    assert [json.loads(payload)["id"] for payload in MEASURED] == ["a", "b", "c"]
 
 
 async def test_truncated_graph_is_reported():
