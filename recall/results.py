@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from recall.rows import Json, Ref
+from recall.rows import Json, Ref, Shipped
 
 
 class DegradedCode(StrEnum):
@@ -26,7 +26,7 @@ class DegradedCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class Match(Shipped):
     """Where a candidate matched: a chunk (character offsets into the row's embed text) or highlighted fragments."""
 
     chunk: int | None = None
@@ -36,7 +36,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class PathStep:
+class PathStep(Shipped):
     """One step of a walk: the relation, the direction it was followed in, and the row it arrived at."""
 
     rel: str
@@ -45,7 +45,7 @@ class PathStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Shipped):
     """A ref found by one channel. `rank` is 1-based; `score` is the channel's own and not comparable across channels.
 
     `path` starts at the seed (relation "") and is empty outside the graph channel.

@@ -30,8 +30,20 @@ class Ref(NamedTuple):
     id: str
 
 
+class Shipped:
+    """A slotted dataclass that is pickled by position: half the time and less than by the dataclass's own state.
+
+    Answers between processes hold hundreds of them.
+    """
+
+    __slots__: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), tuple(getattr(self, name) for name in self.__slots__)
+
+
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(Shipped):
     """One version of a row. `values`: the declared columns, JSON-ready, in declaration order, key column included."""
 
     ref: Ref
