@@ -16,10 +16,11 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
 from deployments.auth import Gate
-from deployments.channels import CONSTRUCTOR_RETRIES, GraphChannel, SearchChannel, VectorChannel
+from deployments.channels import GraphChannel, SearchChannel, VectorChannel
 from deployments.embedder import QueryEmbedder
 from deployments.handles import HandleChannel, HandleEncoder, HandleRows, HandleVectors, HandleWalker
 from deployments.ingress import Admission, Front, IngressLimits, make_api
+from deployments.replicas import CONSTRUCTOR_RETRIES
 from deployments.rows import Rows
 from deployments.telemetry import Metrics
 from recall.errors import ChannelError, RecallError, StoreError

@@ -1,8 +1,4 @@
-"""The three channel deployments: each a recall channel over one store, scaled by its own load. No fusion, no hydration.
-
-`health` asks the store and is what /readyz uses; `check_health` does not, because a store's outage must not make Serve
-restart every replica in front of it.
-"""
+"""The three channel deployments: each a recall channel over one store, scaled by its own load. No fusion, no rows."""
 
 from __future__ import annotations
 
@@ -14,27 +10,25 @@ from ray.serve.handle import DeploymentHandle
 
 import recall.channels as core
 from deployments.handles import HandleEncoder
+from deployments.replicas import CONSTRUCTOR_RETRIES, StoreReplica
 from recall.errors import IndexMissing
 from recall.planes import open_graph, open_search, open_vector, plane_context
-from recall.ports import ChannelQuery, VectorQuery
+from recall.ports import ChannelQuery, GraphStore, SearchStore, VectorQuery, VectorStore
 from recall.registry import Registry
 from recall.results import ChannelAnswer, Walk
 from recall.rows import Caller, Json
 from recall.settings import Settings
 
-# A replica that cannot start fails for a reason that the next attempt shares; Serve's default is 20 attempts.
-CONSTRUCTOR_RETRIES = 3
-
 
 @serve.deployment(max_constructor_retry_count=CONSTRUCTOR_RETRIES)
-class VectorChannel:
+class VectorChannel(StoreReplica[VectorStore]):
     """Rows nearest in meaning; asks the query embedder for the vector."""
 
     def __init__(self, settings: Settings, registry: Registry, embedder: DeploymentHandle) -> None:
         context = plane_context(settings, registry)
+        super().__init__(open_vector(settings, context))
         self._dim = context.model.dim
         self._entities = tuple(registry.entities)
-        self._store = open_vector(settings, context)
         self._channel = core.VectorChannel(self._store, HandleEncoder(embedder))
 
     async def search(self, query: ChannelQuery) -> ChannelAnswer:
@@ -51,47 +45,25 @@ class VectorChannel:
             except IndexMissing:
                 continue
 
-    async def health(self, timeout_s: float) -> None:
-        """Return when the store answers; StoreError otherwise."""
-        await self._store.health(timeout_s=timeout_s)
-
-    async def check_health(self) -> None:
-        """The loop runs."""
-
-    async def __del__(self) -> None:
-        await self._store.close()
-
 
 @serve.deployment(max_constructor_retry_count=CONSTRUCTOR_RETRIES)
-class SearchChannel:
+class SearchChannel(StoreReplica[SearchStore]):
     """Rows that share words with the query."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
-        context = plane_context(settings, registry)
-        self._store = open_search(settings, context)
+        super().__init__(open_search(settings, plane_context(settings, registry)))
         self._channel = core.SearchChannel(self._store)
 
     async def search(self, query: ChannelQuery) -> ChannelAnswer:
         return await self._channel.search(query)
 
-    async def health(self, timeout_s: float) -> None:
-        """Return when the store answers; StoreError otherwise."""
-        await self._store.health(timeout_s=timeout_s)
-
-    async def check_health(self) -> None:
-        """The loop runs."""
-
-    async def __del__(self) -> None:
-        await self._store.close()
-
 
 @serve.deployment(max_constructor_retry_count=CONSTRUCTOR_RETRIES)
-class GraphChannel:
+class GraphChannel(StoreReplica[GraphStore]):
     """Rows linked to the seeds; also bare walks and read-only graph queries."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
-        context = plane_context(settings, registry)
-        self._store = open_graph(settings, context)
+        super().__init__(open_graph(settings, plane_context(settings, registry)))
         self._channel = core.GraphChannel(self._store, registry, settings.recall.graph)
 
     async def search(self, query: ChannelQuery) -> ChannelAnswer:
@@ -104,13 +76,3 @@ class GraphChannel:
         self, caller: Caller, query: str, params: Mapping[str, Json], limit: int, timeout_s: float
     ) -> list[dict[str, Json]]:
         return await self._channel.traverse(caller, query, params, limit=limit, timeout_s=timeout_s)
-
-    async def health(self, timeout_s: float) -> None:
-        """Return when the store answers; StoreError otherwise."""
-        await self._store.health(timeout_s=timeout_s)
-
-    async def check_health(self) -> None:
-        """The loop runs."""
-
-    async def __del__(self) -> None:
-        await self._store.close()

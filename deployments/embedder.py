@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 from ray import serve
 
-from deployments.channels import CONSTRUCTOR_RETRIES
+from deployments.replicas import CONSTRUCTOR_RETRIES
 from recall.errors import ChannelError
 from recall.models import open_embedder
 from recall.registry import Strict

@@ -15,7 +15,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException, RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 
-from recall.errors import ChannelError, RecallError, TransientStoreError
+from recall.errors import ChannelError, RecallError, StoreError, TransientStoreError
 from recall.ports import ChannelQuery
 from recall.results import ChannelAnswer, DegradedCode, Walk
 from recall.rows import Caller, Json, Row
@@ -55,6 +55,11 @@ async def call(method: DeploymentHandle, *args: Any, failure: Failure) -> Any:
         raise failure(DegradedCode.CHANNEL_FAILED, f"{type(error).__name__}: {error}") from None
 
 
+def _method(handle: DeploymentHandle, name: str) -> DeploymentHandle:
+    # Both sides import the same classes, so plain pickle will do; by default Serve's asks Python about every object.
+    return handle.options(method_name=name, request_serialization="pickle", response_serialization="pickle")
+
+
 def _original(error: RecallError) -> RecallError:
     """Ray raises a subclass of the cause and of RayTaskError whose text is a traceback; the cause is what was meant."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, RecallError):
@@ -72,8 +77,8 @@ class HandleChannel:
 
     def __init__(self, name: str, handle: DeploymentHandle) -> None:
         self.name = name
-        self._search = handle.options(method_name="search")
-        self._health = handle.options(method_name="health")
+        self._search = _method(handle, "search")
+        self._health = _method(handle, "health")
 
     async def search(self, query: ChannelQuery) -> ChannelAnswer:
         answer: ChannelAnswer = await call(self._search, query, failure=self._failure)
@@ -92,7 +97,7 @@ class HandleVectors(HandleChannel):
 
     def __init__(self, name: str, handle: DeploymentHandle) -> None:
         super().__init__(name, handle)
-        self._check_models = handle.options(method_name="check_models")
+        self._check_models = _method(handle, "check_models")
 
     async def check_models(self, tenants: Sequence[str], timeout_s: float) -> None:
         """Raise ModelMismatch for the first tenant whose index another model built."""
@@ -104,8 +109,8 @@ class HandleWalker(HandleChannel):
 
     def __init__(self, name: str, handle: DeploymentHandle) -> None:
         super().__init__(name, handle)
-        self._walk = handle.options(method_name="walk")
-        self._traverse = handle.options(method_name="traverse")
+        self._walk = _method(handle, "walk")
+        self._traverse = _method(handle, "traverse")
 
     async def walk(self, query: ChannelQuery) -> Walk:
         found: Walk = await call(self._walk, query, failure=self._failure)
@@ -124,8 +129,8 @@ class HandleEncoder:
     """The query embedder deployment as a QueryEncoder of the vector channel."""
 
     def __init__(self, handle: DeploymentHandle) -> None:
-        self._encode = handle.options(method_name="encode")
-        self._health = handle.options(method_name="health")
+        self._encode = _method(handle, "encode")
+        self._health = _method(handle, "health")
 
     async def encode(self, text: str, *, timeout_s: float | None = None) -> np.ndarray:
         """The unit vector of `text`; `embed_timeout` after `timeout_s`, and the waiting slot in the batch is freed."""
@@ -150,16 +155,26 @@ class HandleRows:
 
     def __init__(self, handle: DeploymentHandle) -> None:
         self._address = f"deployment {handle.deployment_name}"
-        self._get_many = handle.options(method_name="get_many")
-        self._find = handle.options(method_name="find")
-        self._health = handle.options(method_name="health")
-        self._tenants = handle.options(method_name="tenants")
+        self._get_many = _method(handle, "get_many")
+        self._get_entities = _method(handle, "get_entities")
+        self._find = _method(handle, "find")
+        self._health = _method(handle, "health")
+        self._tenants = _method(handle, "tenants")
 
     async def get_many(
         self, caller: Caller, entity: str, ids: Sequence[str], *, timeout_s: float | None = None
     ) -> dict[str, Row]:
         rows: dict[str, Row] = await call(self._get_many, caller, entity, tuple(ids), timeout_s, failure=self._failure)
         return rows
+
+    async def get_entities(
+        self, caller: Caller, ids: Mapping[str, Sequence[str]], *, timeout_s: float | None = None
+    ) -> dict[str, dict[str, Row] | StoreError]:
+        """`get_many` of several entities in one hop; the error of one that cannot be read stands in its place."""
+        found: dict[str, dict[str, Row] | StoreError] = await call(
+            self._get_entities, caller, dict(ids), timeout_s, failure=self._failure
+        )
+        return found
 
     async def find(
         self, caller: Caller, entity: str, where: Where, limit: int, *, timeout_s: float | None = None

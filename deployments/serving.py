@@ -99,19 +99,24 @@ def serving(
             serve.start(
                 proxy_location=plan.proxy_location, http_options=options, logging_config=dict(plan.logging_config)
             )
-            deploy(application, plan.name, plan.route_prefix)
+            deploy(application, plan.name, plan.route_prefix, plan.logging_config)
             yield f"http://{_shown(options['host'])}:{options['port']}"
         finally:
             with _unsaid():
                 serve.shutdown()
 
 
-def deploy(application: Application, name: str, route_prefix: str) -> None:
-    """Deploy and wait until every deployment runs. Raises ConfigError with the reason of each that cannot start."""
+def deploy(
+    application: Application, name: str, route_prefix: str, logging_config: Mapping[str, Any] | None = None
+) -> None:
+    """Deploy and wait until every deployment runs. Raises ConfigError with the reason of each that cannot start.
+
+    Replicas log as `logging_config` says; what Serve was started with holds for its controller and proxy only.
+    """
     from ray import serve
 
     try:
-        serve.run(application, name=name, route_prefix=route_prefix)
+        serve.run(application, name=name, route_prefix=route_prefix, logging_config=dict(logging_config or {}))
     except RuntimeError as error:
         status = serve.status().applications.get(name)
         deployments = status.deployments if status else {}

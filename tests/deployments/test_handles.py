@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
 
 from deployments.handles import HandleChannel, HandleEncoder, HandleRows, HandleWalker, call
-from recall.errors import ChannelError, InvalidFilter, RecallError, TransientStoreError, UnknownEntity
-from recall.ports import ChannelQuery
+from recall.errors import ChannelError, InvalidFilter, RecallError, StoreError, TransientStoreError, UnknownEntity
+from recall.ports import ChannelQuery, EntitiesReader
 from recall.results import Candidate, ChannelAnswer, DegradedCode, Walk
 from recall.rows import Caller, Ref, Row
 
@@ -65,6 +65,15 @@ class Fake:
         if entity == "broken":
             raise ValueError("disk")
         return {id_: Row(Ref(entity, id_), 1, {"id": id_}) for id_ in ids}
+
+    async def get_entities(
+        self, caller: Caller, ids: Mapping[str, Sequence[str]], timeout_s: float | None
+    ) -> dict[str, dict[str, Row] | StoreError]:
+        if "broken" in ids:
+            raise ValueError("disk")
+        locked = TransientStoreError("rows (SQLite)", "rows.sqlite", "locked")
+        found = {entity: await self.get_many(caller, entity, wanted, timeout_s) for entity, wanted in ids.items()}
+        return {entity: locked if entity == "locked" else rows for entity, rows in found.items()}
 
     def tenants(self) -> list[str]:
         return ["acme"]
@@ -155,6 +164,16 @@ async def test_rows_come_back_and_failures_are_store_errors(handle: DeploymentHa
     assert await rows.tenants() == ["acme"]
     with pytest.raises(TransientStoreError, match="deployment Fake"):
         await rows.get_many(CALLER, "broken", ["1"])
+
+
+async def test_rows_of_several_entities_come_in_one_call(handle: DeploymentHandle) -> None:
+    rows = HandleRows(handle)
+    assert isinstance(rows, EntitiesReader)
+    found = await rows.get_entities(CALLER, {"asset": ["1"], "locked": ["2"]}, timeout_s=1.0)
+    assert found["asset"] == {"1": Row(Ref("asset", "1"), 1, {"id": "1"})}
+    assert isinstance(found["locked"], TransientStoreError)
+    with pytest.raises(TransientStoreError, match="deployment Fake"):
+        await rows.get_entities(CALLER, {"broken": ["1"]})
 
 
 async def test_health_is_asked_with_its_deadline(handle: DeploymentHandle) -> None:

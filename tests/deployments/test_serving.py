@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from ray import serve
 
-from deployments.serving import free_port, read_serve_file
+from deployments.serving import deploy, free_port, read_serve_file
 from recall.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ray.serve import Application
 
 
 def test_file_for_one_machine_listens_on_loopback_only() -> None:
@@ -25,6 +30,14 @@ def test_only_what_the_file_says_is_an_option(tmp_path: Path) -> None:
     plan = read_serve_file(path)
     assert plan.numbers == {"Rows": {"max_ongoing_requests": 7}}
     assert plan.http_options == {}
+
+
+def test_replicas_log_as_the_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: dict[str, Any] = {}
+    monkeypatch.setattr(serve, "run", lambda _, **options: said.update(options))
+    plan = read_serve_file()
+    deploy(cast("Application", None), plan.name, plan.route_prefix, plan.logging_config)
+    assert said["logging_config"]["enable_access_log"] is False
 
 
 @pytest.mark.parametrize(
