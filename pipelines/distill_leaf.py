@@ -7,7 +7,7 @@ nodes to be removed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +64,7 @@ def put_leaves(job: Job, name: str, leaves: Sequence[Leaf], vectors: np.ndarray 
     """Write a part, with one vector a leaf where there are any."""
     if not leaves:
         return
-    table = pa.Table.from_pylist([asdict(leaf) for leaf in leaves], schema=SCHEMA)
+    table = pa.table({name: [getattr(leaf, name) for leaf in leaves] for name in SCHEMA.names}, schema=SCHEMA)
     if vectors is not None:
         flat = pa.array(vectors.astype(np.float32, copy=False).ravel())
         table = table.append_column("vector", pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
