@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import Literal
 
 from recall.results import Candidate, Contribution
@@ -40,10 +42,15 @@ def rrf(answers: Answers, weights: Weights, k: int = 60) -> Ranking:
     """score(ref) = Σ over channels of weight / (k + rank), ranks 1-based."""
     scores: dict[Ref, float] = {}
     for name in sorted(answers):
-        weight = weights.get(name, 1.0)
-        for candidate in best_only(answers[name]):
-            ref = candidate.ref
-            scores[ref] = scores.get(ref, 0.0) + weight / (k + candidate.rank)
+        weight, candidates = weights.get(name, 1.0), answers[name]
+        shares = _reciprocal(candidates, weight, k)
+        if len(shares) < len(candidates):
+            shares = _reciprocal(best_only(candidates), weight, k)
+        if not scores:
+            scores = shares
+            continue
+        for ref, share in shares.items():
+            scores[ref] = scores.get(ref, 0.0) + share
     return _ranking(scores)
 
 
@@ -89,6 +96,10 @@ def best_only(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     return sorted(best.values(), key=lambda candidate: candidate.rank)
 
 
+def _reciprocal(candidates: Sequence[Candidate], weight: float, k: int) -> dict[Ref, float]:
+    return {one.ref: weight / (k + one.rank) for one in candidates}
+
+
 def _scale(channel: str, candidates: Sequence[Candidate]) -> Callable[[float], float]:
     """Score → [0, 1] for this query: cosine (cos+1)/2 ÷ best, BM25 ÷ best, graph as it is (already in [0, 1])."""
     if channel == "graph" or not candidates:
@@ -101,11 +112,13 @@ def _scale(channel: str, candidates: Sequence[Candidate]) -> Callable[[float], f
 
 def _ranking(scores: dict[Ref, float]) -> Ranking:
     # Sorting by the bare float is several times faster than by (-score, ref); ties are put right afterwards.
-    refs = sorted(scores, key=scores.__getitem__, reverse=True)
+    ordered = sorted(scores.items(), key=itemgetter(1), reverse=True)
+    refs = [ref for ref, _ in ordered]
     start = 0
-    for position in range(1, len(refs) + 1):
-        if position == len(refs) or scores[refs[position]] != scores[refs[start]]:
+    for position, ((_, above), (_, score)) in enumerate(pairwise(ordered), 1):
+        if score != above:
             if position - start > 1:
                 refs[start:position] = sorted(refs[start:position])
             start = position
+    refs[start:] = sorted(refs[start:])
     return Ranking(tuple(refs), scores)
