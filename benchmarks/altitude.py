@@ -10,18 +10,15 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipelines.distill import run_distill
 from pipelines.embed import EmbedStage
-from pipelines.flow import Grouping
+from pipelines.flow import InlineFlow
 from pipelines.lanes import Lane
 from pipelines.receipts import Receipt
 from pipelines.stages import pending_table, plain_stage, split_pending
@@ -63,23 +60,11 @@ class Answer:
     said: float
     reached: float
     tokens: int
+    # Whether a row stands beside a digest that covers it, which must never be.
+    twice: bool
 
 
 Found = dict[tuple[int, str], list[Answer]]
-
-
-class InProcess:
-    """`Flow` in this process."""
-
-    def each(self, items: Sequence[Any], work: Callable[[Any], Any], *, job: str) -> Iterator[Any]:
-        return map(work, items)
-
-    def grouped(self, items: Sequence[Any], grouping: Grouping, *, job: str) -> Iterator[Any]:
-        if not items:
-            return
-        rows = pa.concat_tables([grouping.read(item) for item in items])
-        for key in sorted(set(rows[grouping.key].to_pylist())):
-            yield grouping.report(grouping.make(rows.filter(pc.equal(rows[grouping.key], key))))
 
 
 @lru_cache(maxsize=1)
@@ -117,6 +102,9 @@ def altitude(name: str, talks: Sequence[Talk], most: int) -> None:
             f"{1000 * said.sum() / max(1, tokens):.3f} |",
             flush=True,
         )
+    packs = [answer for answers in found.values() for answer in answers]
+    twice = sum(answer.twice for answer in packs)
+    print(f"\nA row and a digest that covers it are both in {twice} of {len(packs):,} packs.")
 
 
 def _settings(folder: str) -> Settings:
@@ -134,7 +122,7 @@ async def _ask(
     planes.rows.prepare()
     rows = [Row(Ref("turn", turn.id), 1, {"text": turn.text, "scope": turn.scope}) for turn in talk.turns]
     planes.rows.upsert(talk.id, rows)
-    await asyncio.to_thread(run_distill, settings, REGISTRY, talk.id, load=False, flow=InProcess(), open_models=opened)
+    await asyncio.to_thread(run_distill, settings, REGISTRY, talk.id, load=False, flow=InlineFlow(), open_models=opened)
     above = _fill(planes, settings, talk.id)
     channels = {
         "vector": VectorChannel(planes.vector, LocalEncoder(models()[0])),
@@ -159,7 +147,7 @@ def _measured(query: Query, pack: ContextPack, texts: Mapping[str, str], above: 
     digests = {item.id: str(item.row["summary"]) for item in pack.items if item.entity == DIGEST}
     said = [1.0 if ref.id in rows else share_said(texts[ref.id], digests.values()) for ref in query.relevant]
     reached = [ref.id in rows or bool(above[ref.id] & digests.keys()) for ref in query.relevant]
-    return Answer(mean(said), mean(reached), pack.tokens)
+    return Answer(mean(said), mean(reached), pack.tokens, any(above[row] & digests.keys() for row in rows))
 
 
 def _fill(planes: Planes, settings: Settings, tenant: str) -> dict[str, set[str]]:
