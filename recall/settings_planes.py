@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from recall.errors import ConfigError
-from recall.registry import Strict
+from recall.entities import Strict
+from recall.settings_secrets import secret
 
 
 class SqliteSettings(Strict):
@@ -59,10 +59,7 @@ class PostgresSettings(Strict):
 
     def secret(self, name: str, environment: Mapping[str, str] = os.environ) -> str:
         """The value of the variable `name`; ConfigError when it is not set."""
-        try:
-            return environment[name]
-        except KeyError:
-            raise ConfigError(f"planes.rows: the environment variable {name} is not set") from None
+        return secret(name, "planes.rows", environment)
 
 
 class LanceDbSettings(Strict):
@@ -135,10 +132,7 @@ class MilvusSettings(Strict):
         """The token; ConfigError when its variable is not set."""
         if self.token_env is None:
             return ""
-        try:
-            return environment[self.token_env]
-        except KeyError:
-            raise ConfigError(f"planes.vector: the environment variable {self.token_env} is not set") from None
+        return secret(self.token_env, "planes.vector", environment)
 
 
 class TantivySettings(Strict):
@@ -187,10 +181,7 @@ class OpenSearchSettings(Strict):
         """The password; ConfigError when its variable is not set."""
         if self.password_env is None:
             return ""
-        try:
-            return environment[self.password_env]
-        except KeyError:
-            raise ConfigError(f"planes.search: the environment variable {self.password_env} is not set") from None
+        return secret(self.password_env, "planes.search", environment)
 
 
 class LadybugSettings(Strict):
@@ -237,10 +228,7 @@ class NebulaSettings(Strict):
         """The password; ConfigError when its variable is not set."""
         if self.password_env is None:
             return "nebula"
-        try:
-            return environment[self.password_env]
-        except KeyError:
-            raise ConfigError(f"planes.graph: the environment variable {self.password_env} is not set") from None
+        return secret(self.password_env, "planes.graph", environment)
 
 
 class MemorySettings(Strict):
