@@ -9,9 +9,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from recall.entities import Strict
-from recall.errors import ConfigError
 from recall.keys import content_hash
 from recall.prompts import Prompts
+from recall.settings_secrets import secret
 
 
 class VllmEngineSettings(Strict):
@@ -60,10 +60,7 @@ class EndpointSettings(Strict):
         """The key; ConfigError when its variable is not set."""
         if self.key_env is None:
             return None
-        try:
-            return environment[self.key_env]
-        except KeyError:
-            raise ConfigError(f"{self.url}: the environment variable {self.key_env} is not set") from None
+        return secret(self.key_env, self.url, environment)
 
 
 class ExtractiveSettings(Strict):
