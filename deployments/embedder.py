@@ -10,9 +10,9 @@ from pydantic import Field
 from ray import serve
 
 from deployments.replicas import CONSTRUCTOR_RETRIES
+from recall.entities import Strict
 from recall.errors import ChannelError
 from recall.models import open_embedder
-from recall.registry import Strict
 from recall.results import DegradedCode
 from recall.settings import EmbedderSettings
 

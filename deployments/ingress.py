@@ -28,8 +28,8 @@ from deployments.mcp import McpEndpoint
 from deployments.openapi import describe
 from deployments.problems import Json, RequestProblem, code_of, plain_problem, problem
 from deployments.telemetry import Observation, Observe, log_line
+from recall.entities import Strict
 from recall.errors import RecallError
-from recall.registry import Strict
 from recall.rows import Caller
 from recall.settings import AuthSettings
 from recall.tools import TOOLS, Toolbox, call_tool

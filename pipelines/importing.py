@@ -15,12 +15,13 @@ from pathlib import Path
 from pipelines.deadletters import DeadLetters
 from pipelines.retries import write_with_retries
 from pipelines.sources import Input, RawRecord, is_text, plan_inputs, read_input
+from recall.entities import SourceSpec
 from recall.errors import InvalidRequest, UnknownEntity
 from recall.intake import Intake, RowRejected, excerpt
 from recall.keys import check_tenant, store_key
 from recall.planes.opening import open_rows, plane_context
 from recall.ports import RowStore, WriteReport
-from recall.registry import Registry, SourceSpec
+from recall.registry import Registry
 from recall.rows import Caller, Ref, Row
 from recall.settings import Settings
 

@@ -19,8 +19,9 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recall.entities import SourceSpec
 from recall.errors import ConfigError, RecallError
-from recall.registry import Registry, SourceSpec
+from recall.registry import Registry
 
 PARQUET_BATCH = 1024
 _SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")

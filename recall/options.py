@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from recall.registry import Strict
+from recall.entities import Strict
 
 
 class GraphLimits(Strict):

@@ -13,27 +13,14 @@ from functools import cached_property
 from pydantic import ValidationError
 
 from recall.builtin import digest_entity, memory_entities
-from recall.entities import NAME, Column, EmbedSpec, EntitySpec, SourceSpec, Strict, template_fields
+from recall.digest.nodes import DIGEST
+from recall.entities import NAME, Column, EntitySpec, SourceSpec, Strict
 from recall.errors import ConfigError, UnknownEntity
 from recall.fields import FieldType, filter_column
 from recall.keys import content_hash
 from recall.where import FilterFields
 
-__all__ = [
-    "Column",
-    "EmbedSpec",
-    "Entity",
-    "EntitySpec",
-    "FilterColumn",
-    "Registry",
-    "SourceSpec",
-    "Step",
-    "Strict",
-    "template_fields",
-]
-
 _ENTITY = re.compile(r"[a-z][a-z0-9_]{0,62}")
-DIGEST = "digest"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ import yaml
 from pydantic import Field, ValidationError
 
 from recall.digest.settings import DistillSettings
+from recall.entities import Strict
 from recall.errors import ConfigError, InvalidRequest
 from recall.keys import check_tenant
 from recall.options import RecallSettings
 from recall.prompts import Prompts
-from recall.registry import Registry, Strict
+from recall.registry import Registry
 from recall.requests import explain_validation
 from recall.rows import Caller
 from recall.settings_models import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from recall.entities import EmbedSpec, template_fields
 from recall.model_ports import TextSpan
-from recall.registry import EmbedSpec, Entity, template_fields
+from recall.registry import Entity
 from recall.rows import Json
 
 

@@ -10,10 +10,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from recall.entities import Strict
 from recall.errors import ConfigError
 from recall.keys import content_hash
 from recall.model_ports import Guard, GuardContext, Guarded
-from recall.registry import Strict
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pymilvus import MilvusClient
 
+from recall.digest.nodes import DIGEST
 from recall.errors import IndexMissing, ModelMismatch, TransientStoreError
 from recall.keys import check_tenant, chunk_key, store_key
 from recall.planes.chunks import check_query_vector, tombstone_table
@@ -25,7 +26,6 @@ from recall.planes.milvus_session import STORE, MilvusSession
 from recall.planes.milvus_writing import MilvusWriter, read_marker
 from recall.planes.opening import PlaneContext
 from recall.ports import VectorHit, VectorQuery, WriteReport
-from recall.registry import DIGEST
 from recall.rows import Caller, Ref, Tombstone
 from recall.settings import MilvusSettings
 from recall.where import Condition, Where

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from recall.entities import Column
 from recall.errors import InvalidRequest
 from recall.fields import convert
 from recall.keys import store_key
 from recall.planes.nebula_text import Scalar, literal, quoted, text
 from recall.planes.nebula_tokens import Cursor, unescape
-from recall.registry import Column, Registry
+from recall.registry import Registry
 from recall.rows import Caller, Json
 
 _COMPARISONS = {"=": "==", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}

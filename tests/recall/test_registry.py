@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from recall.entities import template_fields
 from recall.errors import ConfigError, UnknownEntity
-from recall.registry import Registry, Step, template_fields
+from recall.registry import Registry, Step
 
 ASSET: dict[str, Any] = {
     "columns": {
