@@ -6,12 +6,11 @@ import datetime as dt
 import json
 import math
 from contextlib import suppress
-from typing import Literal, get_args
+from typing import Literal
 
 from recall.rows import Json
 
 FieldType = Literal["string", "int", "float", "bool", "date", "datetime", "json", "strings"]
-FIELD_TYPES: tuple[str, ...] = get_args(FieldType)
 FILTERABLE_TYPES: frozenset[str] = frozenset({"string", "int", "float", "bool", "date", "datetime"})
 
 _PREFIX = {"string": "s", "int": "i", "float": "f", "bool": "b", "date": "d", "datetime": "t"}

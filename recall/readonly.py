@@ -142,18 +142,6 @@ def parameters(query: str) -> frozenset[str]:
     return frozenset(token.text[1:] for token in _tokens(query) if token.kind == "param")
 
 
-def hop_query(source: str, rels: Sequence[str], target: str, hops: int) -> str:
-    """The portable form every graph plane understands: ids of `target` rows within `hops` of the `source` row `$id`.
-
-    `MATCH (n:Label {id: $id})-[:Rel*1..H]->(m:Target) RETURN DISTINCT m.id`; names are back-ticked.
-    """
-    types = "|".join(f":{quoted(rel)}" for rel in rels)
-    return (
-        f"MATCH (n:{quoted(source)} {{id: $id}})-[{types}*1..{int(hops)}]->(m:{quoted(target)}) "
-        "RETURN DISTINCT m.id ORDER BY m.id"
-    )
-
-
 def quoted(name: str) -> str:
     """`name` as a back-ticked identifier. Raises InvalidRequest when it holds a back-tick itself."""
     if "`" in name or not name:

@@ -44,9 +44,9 @@ def parse_date(value: Json) -> dt.date | None:
 
 def timeline(memories: Sequence[tuple[str, Json]]) -> Timeline:
     """The timeline of (content, raw date) pairs given in relevance order, which also breaks ties of dates."""
-    dated = [(date, content) for content, raw in memories if (date := parse_date(raw)) is not None]
-    undated = [content for content, raw in memories if parse_date(raw) is None]
-    dated.sort(key=lambda pair: pair[0])
+    read = [(parse_date(raw), content) for content, raw in memories]
+    dated = sorted(((date, content) for date, content in read if date is not None), key=lambda pair: pair[0])
+    undated = [content for date, content in read if date is None]
     lines = [f"- [{date.isoformat()}] {content}" for date, content in dated]
     lines += [f"- {content}" for content in undated]
     return Timeline("\n".join(lines), dated[-1][0].isoformat() if dated else None, len(undated))

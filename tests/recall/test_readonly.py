@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from recall.errors import Forbidden, InvalidRequest
-from recall.readonly import bounded_cypher, check_cypher, check_ngql, hop_query, parameters, quoted
+from recall.readonly import bounded_cypher, check_cypher, check_ngql, parameters, quoted
 
 WRITES = [
     "CREATE",
@@ -267,9 +267,7 @@ def test_a_long_query_is_checked_in_linear_time() -> None:
 
 
 def test_the_portable_form_passes_the_guard() -> None:
-    query = hop_query("item", ["AT", "uses-it"], "place", 2)
-    assert query.startswith("MATCH (n:`item` {id: $id})-[:`AT`|:`uses-it`*1..2]->(m:`place`)")
-    check_cypher(query)
+    check_cypher("MATCH (n:`item` {id: $id})-[:`AT`|:`uses-it`*1..2]->(m:`place`) RETURN DISTINCT m.id ORDER BY m.id")
 
 
 @pytest.mark.parametrize("name", ["", "a`b", "```"])
