@@ -258,6 +258,12 @@ async def test_only_what_packing_looks_at_is_measured():
     assert [json.loads(payload)["id"] for payload in MEASURED] == ["a", "b", "c"]
 
 
+async def test_time_of_a_channel_does_not_depend_on_the_clock_of_the_loop(monkeypatch):
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 1.0)
+    pack = await engine(vector=FakeChannel(A), search=FakeChannel(A)).recall(CALLER, request())
+    assert pack.channels["vector"].ms > 0
+
+
 async def test_truncated_graph_is_reported():
     pack = await engine(vector=FakeChannel(A), search=FakeChannel(A), graph=FakeChannel(SITE, truncated=True)).recall(
         CALLER, request()
