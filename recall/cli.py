@@ -5,7 +5,6 @@ Exit status: 0 done, 1 an error (one line on stderr), 2 wrong usage, 3 done but 
 
 from __future__ import annotations
 
-import warnings
 from importlib.metadata import version
 from typing import Annotated
 
@@ -13,6 +12,7 @@ import typer
 
 from recall.commands import asking, demo, digests, doctor, loading, serving, showing, starting, toolbox
 from recall.commands.invocation import AsJson, Config, DataDir, Debug, Entities, Invocation
+from recall.remarks import ignore_fork_remark
 
 app = typer.Typer(
     name="recall",
@@ -51,6 +51,5 @@ for module in (starting, loading, digests, asking, toolbox, showing, doctor, ser
 
 def main() -> None:
     """Entry point of the `recall` script."""
-    # Ray starts its processes by fork and exec, which is what the remark is not about.
-    warnings.filterwarnings("ignore", message="lancedb fork support", category=RuntimeWarning)
+    ignore_fork_remark()
     app()
