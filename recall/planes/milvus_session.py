@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 import time
-import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -21,6 +19,7 @@ from pymilvus import AsyncMilvusClient, MilvusClient
 from pymilvus.exceptions import MilvusException
 
 from recall.errors import IndexMissing, TerminalStoreError, TransientStoreError
+from recall.planes.clients import Clients
 from recall.settings import MilvusSettings
 
 STORE = "vector plane (Milvus)"
@@ -74,11 +73,7 @@ class MilvusSession:
         self._settings = settings
         parts = urlsplit(settings.uri)
         self.address = f"{parts.hostname}:{parts.port or 19530}/{settings.db}"
-        self._client: MilvusClient | None = None
-        self._readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncMilvusClient]
-        self._readers = weakref.WeakKeyDictionary()
-        self._guard = threading.Lock()
-        self._closed = False
+        self._clients = Clients(self._writer, self._reader, STORE, self.address)
 
     def call(self, work: Callable[[MilvusClient], T]) -> T:
         """`work` with the synchronous client; repeated while a lost connection comes back."""
@@ -86,7 +81,7 @@ class MilvusSession:
         for attempt in itertools.count(1):
             try:
                 with self._errors():
-                    return work(self._writer())
+                    return work(self._clients.writer())
             except Unreachable:
                 if time.monotonic() > until and attempt >= _ATTEMPTS:
                     raise
@@ -100,11 +95,11 @@ class MilvusSession:
         for attempt in itertools.count(1):
             try:
                 with self._errors():
-                    return await work(self._reader())
+                    return await work(self._clients.reader())
             except NotLoaded:
                 with self._errors():
-                    await self._reader().load_collection(collection, timeout=self._settings.write_timeout_s)
-                    return await work(self._reader())
+                    await self._clients.reader().load_collection(collection, timeout=self._settings.write_timeout_s)
+                    return await work(self._clients.reader())
             except Unreachable:
                 if time.monotonic() > until and attempt >= _ATTEMPTS:
                     raise
@@ -112,34 +107,13 @@ class MilvusSession:
         raise AssertionError("unreachable")
 
     async def close(self) -> None:
-        with self._guard:
-            self._closed = True
-            client, self._client = self._client, None
-            reader = self._readers.pop(asyncio.get_running_loop(), None)
-        if reader is not None:
-            await reader.close()
-        if client is not None:
-            client.close()
+        await self._clients.close()
 
     def _writer(self) -> MilvusClient:
-        with self._guard:
-            self._check_open()
-            if self._client is None:
-                self._client = MilvusClient(**self._arguments())
-            return self._client
+        return MilvusClient(**self._arguments())
 
     def _reader(self) -> AsyncMilvusClient:
-        loop = asyncio.get_running_loop()
-        with self._guard:
-            self._check_open()
-            reader = self._readers.get(loop)
-            if reader is None:
-                reader = self._readers[loop] = AsyncMilvusClient(**self._arguments())
-            return reader
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TerminalStoreError(STORE, self.address, "the store is closed")
+        return AsyncMilvusClient(**self._arguments())
 
     def _arguments(self) -> dict[str, Any]:
         # The client logs a traceback for every failed call; here each one becomes an error with a name.

@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import threading
-import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -28,6 +26,7 @@ from opensearchpy.exceptions import (
 )
 
 from recall.errors import IndexMissing, StoreError, TerminalStoreError, TransientStoreError
+from recall.planes.clients import Clients
 from recall.settings import OpenSearchSettings
 
 STORE = "search plane (OpenSearch)"
@@ -43,21 +42,17 @@ class OpenSearchSession:
     def __init__(self, settings: OpenSearchSettings) -> None:
         self._settings = settings
         self.address = ",".join(map(_shown, settings.hosts))
-        self._client: OpenSearch | None = None
-        self._readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenSearch]
-        self._readers = weakref.WeakKeyDictionary()
-        self._guard = threading.Lock()
-        self._closed = False
+        self._clients = Clients(self._writer, self._reader, STORE, self.address)
 
     def call(self, work: Callable[[OpenSearch], T]) -> T:
         """`work` with the synchronous client."""
         with self._errors():
-            return work(self._writer())
+            return work(self._clients.writer())
 
     async def ask(self, work: Callable[[AsyncOpenSearch], Awaitable[T]]) -> T:
         """`work` with this loop's asynchronous client, which sets no time limit of its own."""
         with self._errors():
-            return await work(self._reader())
+            return await work(self._clients.reader())
 
     async def within(self, timeout_s: float | None, work: Awaitable[T]) -> T:
         """`work`, cut off after `timeout_s` (None: the configured time-out)."""
@@ -70,18 +65,7 @@ class OpenSearchSession:
             raise TransientStoreError(STORE, self.address, detail) from None
 
     async def close(self) -> None:
-        with self._guard:
-            self._closed = True
-            client, self._client = self._client, None
-            readers = dict(self._readers)
-            self._readers.clear()
-        if client is not None:
-            client.close()
-        for loop, reader in readers.items():
-            if loop is asyncio.get_running_loop():
-                await reader.close()
-            elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(reader.close(), loop)
+        await self._clients.close()
 
     def error(self, status: object, detail: str) -> StoreError:
         """The error for an HTTP status, or for what the client says instead of one."""
@@ -120,27 +104,11 @@ class OpenSearchSession:
             raise TerminalStoreError(STORE, self.address, f"{error}; check planes.search") from error
 
     def _writer(self) -> OpenSearch:
-        with self._guard:
-            self._check_open()
-            if self._client is None:
-                limit = self._settings.write_timeout_ms / 1000
-                self._client = OpenSearch(**self._arguments(), timeout=limit, pool_maxsize=4)
-            return self._client
+        limit = self._settings.write_timeout_ms / 1000
+        return OpenSearch(**self._arguments(), timeout=limit, pool_maxsize=4)
 
     def _reader(self) -> AsyncOpenSearch:
-        loop = asyncio.get_running_loop()
-        with self._guard:
-            self._check_open()
-            reader = self._readers.get(loop)
-            if reader is None:
-                arguments = self._arguments()
-                reader = AsyncOpenSearch(**arguments, timeout=_UNBOUND_S, maxsize=self._settings.pool_size)
-                self._readers[loop] = reader
-            return reader
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TerminalStoreError(STORE, self.address, "the store is closed")
+        return AsyncOpenSearch(**self._arguments(), timeout=_UNBOUND_S, maxsize=self._settings.pool_size)
 
     def _arguments(self) -> dict[str, Any]:
         # The client logs every failed call; here each one becomes an error with a name.
