@@ -81,8 +81,10 @@ def run_distill(  # noqa: PLR0913 - the options of the command
     letters_path = settings.data_path("dead_letters") / f"distill-{tenant}-{run}.jsonl"
     with ExitStack() as open_:
         letters = open_.enter_context(DeadLetters(letters_path))
-        spread = open_.enter_context(RayFlow(settings))
-        distill = Distill(job, base, flow or spread, bulk or open_bulk(settings), letters, on_progress or _unheard)
+        engine = bulk or open_bulk(settings)
+        # A bulk engine needs Ray for the least of its work.
+        spread = open_.enter_context(RayFlow(settings, few=0) if engine else RayFlow(settings))
+        distill = Distill(job, base, flow or spread, engine, letters, on_progress or _unheard)
         total, state = distill.execute(dry_run=dry_run)
         seconds = time.perf_counter() - started - spread.startup_s
         filled = None

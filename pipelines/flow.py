@@ -56,16 +56,24 @@ class InlineFlow:
         if not items:
             return
         rows = pa.concat_tables([grouping.read(item) for item in items])
-        for key in sorted(set(rows[grouping.key].to_pylist())):
-            yield grouping.report(grouping.make(rows.filter(pc.equal(rows[grouping.key], key))))
+        keys = sorted(set(rows[grouping.key].to_pylist()))
+        made = [grouping.make(rows.filter(pc.equal(rows[grouping.key], key))) for key in keys]
+        if made:
+            yield grouping.report(pa.concat_tables(made))
 
 
 class RayFlow:
-    """Ray Data, on at most `pipeline.embedders` processes at a time. Ray starts with the first work, if there is any,
-    and stops with the block that this is the context manager of; `startup_s`: how long that took."""
+    """Ray Data, on at most `pipeline.embedders` processes at a time; up to `few` items are done in this process.
 
-    def __init__(self, settings: Settings) -> None:
+    Ray starts with the first work that is spread, and stops with the block that this is the context manager of;
+    `startup_s`: how long the start took. A job of Ray Data costs a second before anything is done, and each of its
+    processes loads the models, so a distillation after a small change would do little else.
+    """
+
+    def __init__(self, settings: Settings, few: int = 4) -> None:
         self._settings = settings
+        self._few = few
+        self._inline = InlineFlow()
         self._workers = max(1, settings.pipeline.embedders)
         self._partitions = max(2, settings.pipeline.logical_cpus)
         self._session = ExitStack()
@@ -82,7 +90,8 @@ class RayFlow:
 
     def each(self, items: Sequence[Item], work: Callable[[Item], Report], *, job: str) -> Iterator[Report]:
         """Raises the RecallError of a worker as itself."""
-        if not items:
+        if len(items) <= self._few:
+            yield from self._inline.each(items, work, job=job)
             return
         self._start()
         reports = self._spread(items).map_batches(
@@ -92,7 +101,8 @@ class RayFlow:
             yield from _reports(reports)
 
     def grouped(self, items: Sequence[Any], grouping: Grouping, *, job: str) -> Iterator[Any]:
-        if not items:
+        if len(items) <= self._few:
+            yield from self._inline.grouped(items, grouping, job=job)
             return
         self._start()
         rows = self._spread(items).map_batches(_read, fn_kwargs={"read": grouping.read}, batch_size=1, num_cpus=1)

@@ -24,7 +24,7 @@ import ray
 
 from pipelines.distill import run_distill
 from pipelines.distill_summary import DistillSummary, Progress
-from pipelines.flow import InlineFlow
+from pipelines.flow import InlineFlow, RayFlow
 from recall.model_ports import Embedder, Summarizer, Summary, SummaryTask
 from recall.models.hashing import HashEmbedder
 from recall.planes.opening import open_rows, plane_context
@@ -126,6 +126,10 @@ class Digested:
         options.setdefault("flow", InlineFlow())
         return run_distill(self.settings, self.registry, self.name, **options)
 
+    def spread(self, **options: Any) -> DistillSummary:
+        """A run of which Ray does everything, however little there is."""
+        return self.run(flow=RayFlow(self.settings, few=0), **options)
+
     def asked(self) -> Counter[str]:
         """How often each task was sent to the model."""
         return Counter(self.log.read_text().splitlines()) if self.log.exists() else Counter()
@@ -207,7 +211,7 @@ def main(folder: str, step: str, at: str) -> None:
         if progress.step == step and seen == int(at):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    print(tenant.run(flow=None, on_progress=killer).line())
+    print(tenant.spread(on_progress=killer).line())
 
 
 if __name__ == "__main__":
