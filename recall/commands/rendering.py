@@ -167,11 +167,12 @@ def row_pictures(answer: Answer) -> Iterable[RenderableType]:
 
 def map_pictures(answer: Answer) -> Iterable[RenderableType]:
     """The digest tree, indented by level from the top."""
-    made = table("digest", "tokens", "content hash", "sem hash", right=("tokens",))
+    made = table("digest", "tokens", "content", "sem hash", right=("tokens",))
     for node in answer["nodes"]:
         text = Text("  " * (2 - node["level"]) + node["id"])
         text.append("  unchanged", style="dim") if node["unchanged"] else None
-        made.add_row(text, str(node["tokens"]), node["content_hash"][:16], node["sem_hash"])
+        # Cut, and seen to be cut: sixteen digits would read like a sem_hash. `--json` has them all.
+        made.add_row(text, str(node["tokens"]), node["content_hash"][:8] + "…", node["sem_hash"])
     yield made if answer["nodes"] else Text("no digests: `recall distill` makes them", style="bold")
     if answer["truncated"]:
         yield Text("… and more", style="dim")
