@@ -73,7 +73,7 @@ class ExtractiveSettings(Strict):
     @property
     def identity(self) -> str:
         """What of these settings changes a summary; known without loading a model."""
-        return f"extractive/2 diversity={self.diversity}"
+        return f"extractive/3 diversity={self.diversity}"
 
 
 class PromptedSettings(Strict):

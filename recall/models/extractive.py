@@ -2,8 +2,8 @@
 
 Sentences are picked one by one for what they add: nearness to the centroid of the source (Radev et al., 2004), words
 that the source repeats and the summary lacks (Nenkova and Vanderwende, 2005), the start of a text; less what is already
-said (maximal marginal relevance, Carbonell and Goldstein, SIGIR 1998). What is kept stays in source order, and every
-sentence knows the text it came from.
+said (maximal marginal relevance, Carbonell and Goldstein, SIGIR 1998). Interjections are passed over. What is kept
+stays in source order, and every sentence knows the text it came from.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,8 @@ _WORDS = 10.0
 _START = 0.2
 # Share of a text after which its start has lost most of its weight.
 _START_LENGTH = 0.1
+# Distinct terms that a sentence must have to say something; `Mm .` has one.
+_FEWEST_TERMS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class ExtractiveSummarizer:
         self._embedder = embedder
         self._diversity = diversity
         self._tokenizer = tokenizer
-        self.name = f"extractive/2 diversity={diversity} {embedder.name}"
+        self.name = f"extractive/3 diversity={diversity} {embedder.name}"
 
     def summarize(self, tasks: Sequence[SummaryTask]) -> list[Summary]:
         """One summary per task. Sources that fit their budget are kept whole and cost no embedding."""
@@ -88,11 +90,14 @@ class ExtractiveSummarizer:
         centroid = vectors.mean(axis=0)
         centroid /= max(float(np.linalg.norm(centroid)), 1e-9)
         worth = vectors @ centroid + _START * np.array([one.start for one in found], np.float32)
-        holds, weights = _repeated_words([one.text for one in found])
+        terms = [set(index_terms(one.text)) for one in found]
+        holds, weights = _repeated_words(terms)
         said = np.zeros(len(found), dtype=np.float32)
         tokens = np.array([one.tokens for one in found])
         kept: list[int] = []
-        open_ = np.ones(len(found), dtype=bool)
+        open_ = np.array([len(one) >= _FEWEST_TERMS for one in terms])
+        if not open_.any():
+            open_[:] = True
         while budget > 0:
             open_ &= tokens <= budget
             if not open_.any():
@@ -110,15 +115,14 @@ class ExtractiveSummarizer:
         return self._tokenizer(" ".join(texts).encode())
 
 
-def _repeated_words(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Which of the words that several texts share each text holds, (texts, words) bool; their weights, adding up to 1.
+def _repeated_words(terms: Sequence[Set[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the terms that several texts share each text holds, (texts, words) bool; their weights, adding up to 1.
 
     A word weighs the root of the number of texts that hold it: what a source keeps coming back to.
     """
-    terms = [set(index_terms(text)) for text in texts]
     counts = Counter(term for found in terms for term in found)
     words = {term: place for place, term in enumerate(sorted(term for term, count in counts.items() if count > 1))}
-    holds = np.zeros((len(texts), len(words)), dtype=bool)
+    holds = np.zeros((len(terms), len(words)), dtype=bool)
     for row, found in zip(holds, terms, strict=True):
         row[[words[term] for term in found if term in words]] = True
     weights = np.sqrt(holds.sum(axis=0, dtype=np.float32))

@@ -56,6 +56,12 @@ def test_what_the_source_comes_back_to_is_kept_and_small_talk_is_not() -> None:
     assert "P-7" in kept
 
 
+def test_interjections_are_passed_over_unless_there_is_nothing_else() -> None:
+    texts = ("Mm .", "Yeah .", "The seal of pump P-7 leaks at the north site.", "Okay .", "Hm .")
+    assert one(SummaryTask(1, texts, 16)).text == "The seal of pump P-7 leaks at the north site."
+    assert one(SummaryTask(1, ("Mm .", "Yeah .", "Okay .", "Right ."), 3)).text
+
+
 def test_nothing_is_said_twice() -> None:
     texts = ("The valve is stuck open.", "The valve is stuck open.", "The motor is hot.", "Ring the bell.")
     summary = one(SummaryTask(1, texts, 13))
