@@ -9,6 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +28,8 @@ from recall.schema import vector_schema
 from recall.settings import MilvusSettings
 
 _KEYS_PER_READ = 4_000
+# Requests under way at once: the client packs one while the server works on the other.
+_IN_FLIGHT = 2
 # How Milvus Lite calls itself. Rows that it has not sealed cost it half a second a query.
 _LITE = "milvus_lite"
 _GATE_FIELDS = ["row_key", "version", "live", "hash", "chunks"]
@@ -65,13 +68,23 @@ class MilvusWriter:
             self.prepare(tenant)
         arrivals = last_of_each_row(arrivals)
         admitted = gate(arrivals, self._stored(collection, pc.unique(arrivals["row_key"]).to_pylist()))
-        # Old chunks first: a writer killed in between leaves a shorter old row, never a mixture of two versions.
+        # Old chunks first: a writer killed in between leaves a shorter old row, never one that is too long.
         for keys in _slices(admitted.leftovers, _KEYS_PER_READ):
             self._call("delete", collection, ids=keys)
-        for rows in _slices(self._layout.rows(tenant, admitted.table), self._settings.batch_rows):
-            self._call("upsert", collection, data=rows)
+        self._upsert(collection, tenant, admitted.table)
         self._unsealed[collection] = self._unsealed.get(collection, 0) + admitted.table.num_rows
         return WriteReport(admitted.rows, admitted.stale, failures)
+
+    def _upsert(self, collection: str, tenant: str, table: pa.Table) -> None:
+        """Write whole rows. First chunks last: they say what is stored, and of a row cut off nothing may say so."""
+        first = pc.equal(table["ordinal"], 0)
+        later = table.filter(pc.invert(first))
+        records = self._layout.rows(tenant, pa.concat_tables([later, table.filter(first)]))
+        with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="milvus") as threads:
+            for part in (itertools.islice(records, later.num_rows), records):
+                slices = _slices(part, self._settings.batch_rows)
+                for _ in threads.map(lambda rows: self._call("upsert", collection, data=rows), slices):
+                    pass
 
     def hashes(self, tenant: str, keys: Sequence[str]) -> dict[str, str]:
         collection = self._layout.collection(tenant)

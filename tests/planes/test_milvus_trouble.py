@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -197,6 +198,27 @@ async def test_long_values_and_many_chunks_pass(store_on: Open) -> None:
 
 
 # ---- trouble ----
+
+
+async def test_a_row_that_was_cut_off_does_not_count_as_stored(store_on: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_on(batch_rows=2)
+    load(store, "whole")
+    call = store._writer._call
+
+    def cut_off(method: str, collection: str, **arguments: Any) -> object:
+        if method == "upsert" and any(row["ordinal"] == 4 for row in arguments["data"]):
+            raise TransientStoreError("vector plane (Milvus)", "here", "cut off")
+        return call(method, collection, **arguments)
+
+    long = Record(Ref("item", "long"), vectors=np.stack([unit_vector(str(i)) for i in range(5)]), hash="new")
+    keys = [store_key(TENANT, "item", row_id) for row_id in ("whole", "long")]
+    with monkeypatch.context() as patched:
+        patched.setattr(store._writer, "_call", cut_off)
+        with pytest.raises(TransientStoreError, match="cut off"):
+            write(store, [long])
+    assert store.hashes(TENANT, keys).keys() == {keys[0]}
+    assert write(store, [long]).written == 1
+    assert store.hashes(TENANT, keys)[keys[1]] == "new"
 
 
 @pytest.fixture
