@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from recall.errors import Forbidden, IndexMissing, InvalidRequest, TransientStoreError
@@ -19,7 +20,7 @@ from recall.planes.nebula_reading import NeighbourReader
 from recall.planes.nebula_schema import Schemas
 from recall.planes.nebula_session import STORE, Deadline, Refused
 from recall.planes.nebula_text import quoted, text
-from recall.planes.nebula_writing import NodeRecord, NodeWriter, edge_key, newest, read_stored
+from recall.planes.nebula_writing import EdgeKey, NodeRecord, NodeWriter, edge_key, newest, read_stored
 from recall.planes.opening import PlaneContext
 from recall.ports import NeighbourQuery, Neighbours, WriteReport
 from recall.rows import Caller, Json, Tombstone
@@ -53,10 +54,13 @@ class NebulaGraph:
 
     def upsert(self, tenant: str, nodes: pa.Table, edges: pa.Table) -> WriteReport:
         """Replace rows and their edges. Safe to repeat: a write that stopped half-way is completed by the next."""
-        owned: dict[tuple[str, int], set[tuple[str, str, str, str, str]]] = {}
+        key_of = cache(lambda entity, row_id: store_key(tenant, entity, row_id))
+        owned: dict[tuple[str, int], set[EdgeKey]] = {}
         for edge in edges.to_pylist():
-            ends = (edge["source_entity"], edge["source_id"], edge["target_entity"], edge["target_id"])
-            owned.setdefault((edge["owner"], edge["version"]), set()).add((edge["rel"], *ends))
+            source = key_of(edge["source_entity"], edge["source_id"])
+            target = key_of(edge["target_entity"], edge["target_id"])
+            key = edge_key(edge["rel"], edge["owner"], source, target)
+            owned.setdefault((edge["owner"], edge["version"]), set()).add(key)
         records = (
             NodeRecord(
                 row["row_key"],
@@ -67,17 +71,7 @@ class NebulaGraph:
                 row["hash"],
                 row["live"],
                 row,
-                frozenset(
-                    edge_key(
-                        rel,
-                        row["row_key"],
-                        store_key(tenant, source_entity, source),
-                        store_key(tenant, target_entity, target),
-                    )
-                    for rel, source_entity, source, target_entity, target in owned.get(
-                        (row["row_key"], row["version"]), ()
-                    )
-                ),
+                frozenset(owned.get((row["row_key"], row["version"]), ())),
             )
             for row in nodes.to_pylist()
         )

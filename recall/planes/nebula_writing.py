@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from recall.errors import StoreError, TransientStoreError
 from recall.planes.nebula_pool import Work
@@ -31,8 +32,9 @@ from recall.registry import Registry
 from recall.settings import NebulaSettings
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EdgeKey:
+class EdgeKey(NamedTuple):
+    """A named tuple and not a dataclass, because a load hashes and sorts several for each row."""
+
     rel: str
     source: str
     target: str
