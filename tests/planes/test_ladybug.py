@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from standins.killed import kill_after
 
 from recall.errors import Forbidden, IndexMissing, InvalidRequest, TransientStoreError
 from recall.keys import store_key
@@ -95,18 +95,7 @@ def _write_forever(context: PlaneContext, pipe: Connection) -> None:
 
 
 def test_a_writer_killed_in_the_middle_of_a_batch_is_repaired_by_loading_again(context: PlaneContext) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    writer = spawn.Process(target=_write_forever, args=(context, there), daemon=True)
-    writer.start()
-    for _ in range(4):
-        assert here.poll(60)
-        acknowledged = here.recv()
-    writer.kill()
-    writer.join()
-    writer.close()
-    while here.poll():
-        acknowledged = here.recv()
+    acknowledged = kill_after(4, _write_forever, context)
     store = open_ladybug(context)
     count = asyncio.run(store.count("t"))["item"]
     assert count % 30 == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from standins.killed import kill_after
 
 from recall.errors import TerminalStoreError, TransientStoreError
 from recall.planes.conformance.corpus import parsed
@@ -124,19 +124,7 @@ def _write_forever(context: PlaneContext, pipe: Connection) -> None:
 
 
 def test_a_writer_killed_in_the_middle_of_a_batch_leaves_whole_batches(context: PlaneContext) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    writer = spawn.Process(target=_write_forever, args=(context, there), daemon=True)
-    writer.start()
-    acknowledged = -1
-    while acknowledged < 4:
-        assert here.poll(60)
-        acknowledged = here.recv()
-    writer.kill()
-    writer.join()
-    writer.close()
-    while here.poll():
-        acknowledged = here.recv()
+    acknowledged = kill_after(5, _write_forever, context)
     store = open_tantivy(context)
     count = asyncio.run(store.count("t"))["item"]
     assert count % 50 == 0
