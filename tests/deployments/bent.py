@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from ray import serve
 
+from deployments.replicas import StoreReplica
 from recall.ports import ChannelQuery
 from recall.results import Candidate, ChannelAnswer
 from recall.rows import Ref
@@ -35,3 +37,27 @@ class BentSearch:
 
     async def seen(self) -> dict[str, int]:
         return self._seen
+
+
+class Noted:
+    """A store that writes into a folder what is asked of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def count(self, tenant: str, *, timeout_s: float | None = None) -> dict[str, int]:
+        return {}
+
+    async def health(self, *, timeout_s: float | None = None) -> None:
+        (self._folder / f"health within {timeout_s}").touch()
+
+    async def close(self) -> None:
+        (self._folder / "closed").touch()
+
+
+@serve.deployment
+class NotedReplica(StoreReplica[Noted]):
+    """A replica in front of a Noted store."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Noted(folder))

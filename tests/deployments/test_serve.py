@@ -269,6 +269,15 @@ def test_other_query_model_is_refused_at_start_naming_both(service: str, chosen:
         serve.delete("other", _blocking=False)
 
 
+def test_replica_asks_its_store_for_health_and_closes_it_at_the_end(service: str, tmp_path: Path) -> None:
+    options = {"ray_actor_options": {"num_cpus": 0.1}, "graceful_shutdown_wait_loop_s": 0.1}
+    handle = serve.run(bent.NotedReplica.options(**options).bind(tmp_path), name="noted", route_prefix=None)
+    handle.health.remote(0.5).result(timeout_s=30)
+    assert [path.name for path in tmp_path.iterdir()] == ["health within 0.5"]
+    serve.delete("noted")
+    eventually((tmp_path / "closed").exists)
+
+
 def replicas_of(deployment: str) -> list[Any]:
     prefix = f"SERVE_REPLICA::recall#{deployment}#"
     named = ray.util.list_named_actors(all_namespaces=True)
