@@ -66,7 +66,7 @@ def _insert_all(
     statement, values = gated_insert(table, list(records.values()), database.engine.dialect.name)
     with database.writing(tenant) as connection:
         try:
-            written = set(connection.execute(statement, values).scalars())
+            written = set(connection.execute(statement, values).scalars().all())
         except _UNSTORABLE as error:
             raise _UnstorableError(str(getattr(error, "orig", error)).strip()) from None
         left_alone = {key: record for key, record in records.items() if key not in written}
