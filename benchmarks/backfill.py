@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import tempfile
 import threading
 import time
@@ -77,12 +76,14 @@ def bare(settings: Settings, count: int) -> tuple[float, float]:
     return rate, cpu
 
 
-class Memory(threading.Thread):
-    """Samples memory (proportional set size, so that shared pages count once) and CPU time of this process's family."""
+class Watch(threading.Thread):
+    """Samples the CPU time of this process's family and, on request, its memory (proportional set size, so that shared
+    pages count once). Reading a proportional set size walks all pages of a process: never while a rate is measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, memory: bool) -> None:
         super().__init__(daemon=True)
         self.samples: list[tuple[float, int]] = []
+        self._memory = memory
         self._cpu: dict[int, float] = {}
         self._before = 0.0
         self._done = threading.Event()
@@ -91,7 +92,8 @@ class Memory(threading.Thread):
         self._before = sum(_cpu(pid) for pid in _family())
         while not self._done.wait(0.5):
             family = _family()
-            self.samples.append((time.perf_counter(), sum(_pss(pid) for pid in family)))
+            if self._memory:
+                self.samples.append((time.perf_counter(), sum(_pss(pid) for pid in family)))
             # The last reading of a process that ended stays.
             self._cpu |= {pid: used for pid in family if (used := _cpu(pid))}
 
@@ -149,26 +151,28 @@ def _pss(pid: int) -> int:
 
 
 @contextmanager
-def measured() -> Iterator[Memory]:
-    memory = Memory()
-    memory.start()
+def watched(*, memory: bool) -> Iterator[Watch]:
+    watch = Watch(memory=memory)
+    watch.start()
     try:
-        yield memory
+        yield watch
     finally:
-        memory.stop()
+        watch.stop()
 
 
-def filled(settings: Settings, count: int, planes: Sequence[str]) -> tuple[BackfillSummary, Memory]:
+def filled(
+    settings: Settings, count: int, planes: Sequence[str], *, memory: bool = False
+) -> tuple[BackfillSummary, Watch]:
     """Import `count` rows under a fresh data directory and back-fill them."""
     with tempfile.TemporaryDirectory() as name:
         fresh = settings.model_copy(update={"data_dir": str(Path(name) / "data")})
         imported = run_import(fresh, REGISTRY, "bench", [str(write_rows(Path(name), count))])
         print(f"import: {imported.line()}")
-        with measured() as memory:
+        with watched(memory=memory) as watch:
             summary = run_backfill(fresh, REGISTRY, "bench", planes=planes)
         print(summary.line())
         assert summary.errors == (), summary.errors
-        return summary, memory
+        return summary, watch
 
 
 def main() -> None:
@@ -181,13 +185,13 @@ def main() -> None:
     settings = Settings.model_validate({"embedder": embedder})
     if arguments.slope:
         for count in (arguments.rows, 10 * arguments.rows):
-            _, memory = filled(settings, count, PLANES)
-            print(f"rows {count:,}: peak {memory.peak_mb:,.0f} MB, slope {memory.slope_mb_per_minute():+.1f} MB/min")
+            _, watch = filled(settings, count, PLANES, memory=True)
+            print(f"rows {count:,}: peak {watch.peak_mb:,.0f} MB, slope {watch.slope_mb_per_minute():+.1f} MB/min")
         return
     # The embedder before and after, because a machine's speed drifts.
     before = bare(settings, arguments.rows)
     for planes in (("vector",), PLANES):
-        summary, memory = filled(settings, arguments.rows, planes)
+        summary, watch = filled(settings, arguments.rows, planes)
         after = bare(settings, arguments.rows)
         base, base_cpu = (before[0] + after[0]) / 2, (before[1] + after[1]) / 2
         whole = arguments.rows / (summary.seconds + summary.startup_seconds)
@@ -195,14 +199,10 @@ def main() -> None:
         print(
             f"planes {', '.join(planes)}, of the embedder's rows/s: {arguments.rows / staged / base:.2f} staging, "
             f"{arguments.rows / summary.seconds / base:.2f} with loading and indexing, {whole / base:.2f} with the "
-            f"start of Ray ({summary.startup_seconds:.1f} s); CPU-s {memory.cpu_seconds:.1f} for {base_cpu:.1f} of "
-            f"the embedder; peak {memory.peak_mb:,.0f} MB, of which this process {_own_mb():,.0f} MB"
+            f"start of Ray ({summary.startup_seconds:.1f} s); CPU-s {watch.cpu_seconds:.1f} for {base_cpu:.1f} of "
+            "the embedder"
         )
         before = after
-
-
-def _own_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":
