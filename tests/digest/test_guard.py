@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from recall.digest.guard import GuardSettings, RedactionRule, open_guard
 from recall.errors import ConfigError
 from recall.model_ports import GuardContext, Guarded
+from recall.settings import load_settings
 
 CONTEXT = GuardContext("acme", None, 0, "ingest")
-EXAMPLES = (
-    RedactionRule(name="e-mail", pattern=r"[\w.+-]+@[\w-]+\.[\w.-]+", replacement="[mail]"),
-    RedactionRule(name="card", pattern=r"\b(?:\d[ -]?){15}\d\b", replacement="[card]"),
-    RedactionRule(name="phone", pattern=r"\+\d[\d ()-]{7,}\d", replacement="[phone]"),
-    RedactionRule(name="key", pattern=r"\bsk-[A-Za-z0-9]{16,}\b", block=True),
-)
+# What the project ships for operators to copy.
+EXAMPLES = load_settings(Path(__file__).parents[2] / "configs" / "guard.yaml").distill.guard.rules
 
 
 class Moody:
@@ -39,9 +38,11 @@ def checked(text: str, **settings: object) -> Guarded:
     ("text", "left"),
     [
         ("write to jo.doe+x@mail.example.org today", "write to [mail] today"),
+        ("ask jo@example.org.", "ask [mail]."),
         ("card 4111 1111 1111 1111.", "card [card]."),
+        ("card 4111-1111-1111-1111, or 378282246310005", "card [card], or [card]"),
         ("call +49 (30) 1234-567", "call [phone]"),
-        ("nothing to hide 12345", "nothing to hide 12345"),
+        ("nothing to hide 12345, P-7, 2026-11-30 10:15", "nothing to hide 12345, P-7, 2026-11-30 10:15"),
         ("", ""),
     ],
 )
@@ -49,8 +50,12 @@ def test_rules_replace_what_they_match(text: str, left: str) -> None:
     assert checked(text, rules=EXAMPLES) == Guarded(left)
 
 
-def test_a_blocking_rule_keeps_nothing_and_names_itself() -> None:
-    assert checked("token sk-abcdefghijklmnop1234", rules=EXAMPLES) == Guarded("", True, "key")
+@pytest.mark.parametrize(
+    "key",
+    ["sk-abcdefghijklmnop1234", "ghp_abcdefghijklmnop1234", "AKIAABCDEFGHIJKLMNOP", "-----BEGIN PRIVATE KEY-----"],
+)
+def test_a_blocking_rule_keeps_nothing_and_names_itself(key: str) -> None:
+    assert checked(f"the key is {key} today", rules=EXAMPLES) == Guarded("", True, "key")
 
 
 def test_a_text_may_be_redacted_to_nothing() -> None:
