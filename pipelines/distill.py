@@ -88,7 +88,8 @@ def run_distill(  # noqa: PLR0913 - the options of the command
         total, state = distill.execute(dry_run=dry_run)
         seconds = time.perf_counter() - started - spread.startup_s
         filled = None
-        if load and not dry_run and not state.loaded:
+        # A tenant that never had a digest has none in a plane.
+        if load and not dry_run and state.version and not state.loaded:
             filled = run_backfill(settings, registry, tenant, entities=(DIGEST,))
             if not filled.errors and not filled.failed:
                 replace(state, loaded=True).put(base)
@@ -142,6 +143,8 @@ class Distill:
             pages = source_pages(self.job, nodes)
             if dry_run:
                 self._read(pages, stored_tree(self.job), dry_run=True)
+                return self.total, state
+            if not pages and not nodes.count():
                 return self.total, state
             if self._nothing_new(nodes, pages, state):
                 return self.total, state

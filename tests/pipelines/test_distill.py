@@ -250,6 +250,13 @@ def test_rows_that_vanish_without_a_trace_are_noticed(tmp_path: Path) -> None:
     assert beneath(tenant.tree(), TENANT_NODE) == {f"digest:0:note:{i}" for i in range(12) if i != 5}
 
 
+def test_a_tenant_without_rows_costs_nothing(tmp_path: Path) -> None:
+    tenant = Digested(tmp_path)
+    summary = tenant.run(flow=None, load=True)
+    assert (summary.rows, summary.backfill, summary.startup_seconds) == (0, None, 0)
+    assert not tenant.nodes()
+
+
 def test_all_rows_deleted_leaves_nothing(tmp_path: Path) -> None:
     tenant = Digested(tmp_path)
     tenant.put(*(note(i) for i in range(30)))
