@@ -149,7 +149,8 @@ class Distill:
             if self._nothing_new(nodes, pages, state):
                 return self.total, state
             with nodes.store.lease(self.job.tenant, "distill"):
-                return self._run(nodes, state)
+                # Another run may have ended while this one waited or looked.
+                return self._run(nodes, State.of(self.base))
 
     def _nothing_new(self, nodes: Nodes, pages: Sequence[PageRead], state: State) -> bool:
         """Whether the rows are those that the stored tree was made of. Rows written meanwhile are for the next run."""
