@@ -16,6 +16,8 @@ from pipelines.distill_job import Job
 from recall.digest.nodes import level1_parts
 
 KEPT, PENDING, MADE, GONE = "kept-", "pending-", "made-", "gone-"
+# Column of a `made-` part beside those of a leaf.
+VECTOR = "vector"
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ def put_leaves(job: Job, name: str, leaves: Sequence[Leaf], vectors: np.ndarray 
     table = pa.table({name: [getattr(leaf, name) for leaf in leaves] for name in SCHEMA.names}, schema=SCHEMA)
     if vectors is not None:
         flat = pa.array(vectors.astype(np.float32, copy=False).ravel())
-        table = table.append_column("vector", pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
+        table = table.append_column(VECTOR, pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
     job.run.put_table(name, table)
 
 
@@ -76,8 +78,13 @@ def get_leaves(job: Job, name: str, first: int = 0, last: int | None = None) -> 
     table = job.run.read_table(name)
     table = table.slice(first, None if last is None else last - first)
     vectors = None
-    if "vector" in table.column_names:
-        column = table["vector"].combine_chunks()
-        vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(table.num_rows, -1)
-        table = table.drop_columns(["vector"])
+    if VECTOR in table.column_names:
+        vectors = to_matrix(table[VECTOR])
+        table = table.drop_columns([VECTOR])
     return [Leaf(**row) for row in table.to_pylist()], vectors
+
+
+def to_matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """The column VECTOR as (rows, dim) float32."""
+    whole = column.combine_chunks()
+    return np.asarray(whole.flatten().to_numpy(zero_copy_only=False)).reshape(len(whole), whole.type.list_size)

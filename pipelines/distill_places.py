@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.distill_job import Job, Report
-from pipelines.distill_leaf import KEPT, MADE, Leaf, get_leaves, put_leaves
+from pipelines.distill_leaf import KEPT, MADE, VECTOR, Leaf, get_leaves, to_matrix
 from pipelines.distill_parts import Joined, Several, bundles, parts
 from pipelines.flow import Flow, Grouping
 from recall.digest.hashes import leaf_hash, sem_hash, text_hash
@@ -98,23 +98,21 @@ class Sample:
     share: float
 
     def __call__(self, name: str) -> list[tuple[str, bytes]]:
-        leaves, vectors = get_leaves(self.job, name)
-        assert vectors is not None
-        return [
-            (leaf.node, vector.tobytes())
-            for leaf, vector in zip(leaves, vectors, strict=True)
-            if self.share >= 1 or _chance(leaf.node) < self.share
-        ]
+        part = self.job.run.read_table(name, ["node", "vector"])
+        nodes = part["node"].to_pylist()
+        chosen = [at for at, node in enumerate(nodes) if self.share >= 1 or _chance(node) < self.share]
+        vectors = _vectors(self.job, part, chosen)
+        return [(nodes[at], vector.tobytes()) for at, vector in zip(chosen, vectors, strict=True)]
 
 
-def _vectors(job: Job, leaves: Sequence[Leaf], stored: np.ndarray | None, wanted: Sequence[int]) -> np.ndarray:
+def _vectors(job: Job, part: pa.Table, wanted: Sequence[int]) -> np.ndarray:
     """Vectors of the leaves at `wanted`; those of kept rows are made again from the stored summary."""
-    if stored is not None:
-        return stored[list(wanted)]
+    if VECTOR in part.column_names:
+        return to_matrix(part[VECTOR].take(wanted))
+    ids = part["node"].take(wanted).to_pylist()
     with job.rows() as nodes:
-        found = nodes.get(DIGEST, [leaves[at].node for at in wanted])
-    texts = [str(found[leaves[at].node].values["summary"]) if leaves[at].node in found else "" for at in wanted]
-    return job.maker().embed(texts)
+        found = nodes.get(DIGEST, ids)
+    return job.maker().embed([str(found[node].values["summary"]) if node in found else "" for node in ids])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +123,20 @@ class Route:
     tree: RoutingTree
 
     def __call__(self, name: str) -> None:
-        leaves, vectors = get_leaves(self.job, name)
-        lost = [at for at, leaf in enumerate(leaves) if self._lost(leaf, vectors is not None)]
+        part = self.job.run.read_table(name)
+        paths, fresh = part["routing"].to_pylist(), VECTOR in part.column_names
+        lost = [at for at, path in enumerate(paths) if self._lost(path, fresh)]
         if not lost:
             return
-        found = _vectors(self.job, leaves, vectors, lost)
+        found = _vectors(self.job, part, lost)
         for at, vector, path in zip(lost, found, self.tree.route(found), strict=True):
-            leaves[at].routing = path if vector.any() else None
-        put_leaves(self.job, name, leaves, vectors)
+            paths[at] = path if vector.any() else None
+        place = part.column_names.index("routing")
+        self.job.run.put_table(name, part.set_column(place, "routing", pa.array(paths, pa.string())))
 
-    def _lost(self, leaf: Leaf, fresh: bool) -> bool:
+    def _lost(self, path: str | None, fresh: bool) -> bool:
         # A kept row without a path has no vector; a new one has not been routed yet.
-        return fresh if leaf.routing is None else not self.tree.is_leaf(leaf.routing)
+        return fresh if path is None else not self.tree.is_leaf(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +147,21 @@ class Overfull:
     full: Mapping[str, int]
 
     def __call__(self, name: str) -> pa.Table:
-        leaves, vectors = get_leaves(self.job, name)
-        wanted = [at for at, leaf in enumerate(leaves) if self._wanted(leaf)]
-        found = _vectors(self.job, leaves, vectors, wanted) if wanted else np.zeros((0, 1), np.float32)
+        part = self.job.run.read_table(name)
+        paths, nodes = part["routing"].to_pylist(), part["node"].to_pylist()
+        wanted = [at for at, path in enumerate(paths) if self._wanted(path, nodes[at])]
+        found = _vectors(self.job, part, wanted) if wanted else np.zeros((0, 1), np.float32)
         return pa.table(
             {
-                "path": pa.array([leaves[at].routing for at in wanted], pa.string()),
-                "members": pa.array([self.full[str(leaves[at].routing)] for at in wanted], pa.int64()),
+                "path": pa.array([paths[at] for at in wanted], pa.string()),
+                "members": pa.array([self.full[paths[at]] for at in wanted], pa.int64()),
                 "vector": pa.array([vector.tobytes() for vector in found], pa.binary()),
             }
         )
 
-    def _wanted(self, leaf: Leaf) -> bool:
-        count = self.full.get(leaf.routing or "", 0) if leaf.routing is not None else 0
-        return count > 0 and (count <= MOST_VECTORS or _chance(leaf.node) < MOST_VECTORS / count)
+    def _wanted(self, path: str | None, node: str) -> bool:
+        count = 0 if path is None else self.full.get(path, 0)
+        return count > 0 and (count <= MOST_VECTORS or _chance(node) < MOST_VECTORS / count)
 
 
 @dataclass(frozen=True, slots=True)
