@@ -2,7 +2,8 @@
 
 CPU time is the number to trust on a machine that others use. The whole family of processes counts, Ray's own included.
 
-python benchmarks/backfill.py --rows 20000
+python benchmarks/backfill.py --rows 20000                                  # made-up sentences of 8 to 24 words
+python benchmarks/backfill.py --rows 8000 --corpus FOLDER/corpus.jsonl      # passages of a BEIR corpus
 python benchmarks/backfill.py --rows 20000 --embedder hash --slope
 """
 
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from pipelines.backfill import BackfillSummary, run_backfill
@@ -39,39 +41,47 @@ REGISTRY = Registry.parse(
         }
     }
 )
+# Characters; English has about four to a token of the model, which takes 256.
+LONGEST = 800
 WORDS = (
     "pump valve sensor alarm pressure temperature night shift report leak north hall bearing motor cooling line "
     "operator replaced checked vibration again before after the of in was is with no sign repair oil seal filter"
 )
 
 
-def texts(count: int) -> list[str]:
-    """Sentences of 8 to 24 words, the same in every run."""
+def texts(count: int, corpus: Path | None = None) -> list[str]:
+    """The first short passages of `corpus`, or sentences of 8 to 24 words: the same in every run.
+
+    Short is what fits one chunk: of a longer text the bare embedder sees the beginning, a backfill all of it.
+    """
+    if corpus is not None:
+        with corpus.open(encoding="utf-8") as lines:
+            found = (json.loads(line)["text"] for line in lines)
+            return list(islice((text for text in found if len(text) <= LONGEST), count))
     chance = random.Random(7)
     words = WORDS.split()
     return [" ".join(chance.choices(words, k=chance.randint(8, 24))) + f" {number}" for number in range(count)]
 
 
-def write_rows(folder: Path, count: int) -> Path:
+def write_rows(folder: Path, rows: Sequence[str]) -> Path:
     path = folder / "note.jsonl"
     with path.open("w", encoding="utf-8") as file:
-        for number, text in enumerate(texts(count)):
+        for number, text in enumerate(rows):
             row = {"id": f"n{number}", "title": text, "year": 1990 + number % 30, "site": f"s{number % 100}"}
             file.write(json.dumps(row) + "\n")
     return path
 
 
-def bare(settings: Settings, count: int) -> tuple[float, float]:
+def bare(settings: Settings, rows: Sequence[str]) -> tuple[float, float]:
     """Rows/s and CPU seconds of the embedder alone, here, in batches of `rows_per_part`; loading it not counted."""
     model = open_embedder(settings.embedder)
     assert model is not None
-    rows = texts(count)
     model.embed(rows[:64])
     started, used = time.perf_counter(), time.process_time()
     size = settings.pipeline.rows_per_part
-    for first in range(0, count, size):
+    for first in range(0, len(rows), size):
         model.embed(rows[first : first + size])
-    rate, cpu = count / (time.perf_counter() - started), time.process_time() - used
+    rate, cpu = len(rows) / (time.perf_counter() - started), time.process_time() - used
     print(f"bare embedder: {rate:,.0f} rows/s, {cpu:.1f} CPU-s")
     return rate, cpu
 
@@ -161,12 +171,12 @@ def watched(*, memory: bool) -> Iterator[Watch]:
 
 
 def filled(
-    settings: Settings, count: int, planes: Sequence[str], *, memory: bool = False
+    settings: Settings, rows: Sequence[str], planes: Sequence[str], *, memory: bool = False
 ) -> tuple[BackfillSummary, Watch]:
-    """Import `count` rows under a fresh data directory and back-fill them."""
+    """Import rows with these texts under a fresh data directory and back-fill them."""
     with tempfile.TemporaryDirectory() as name:
         fresh = settings.model_copy(update={"data_dir": str(Path(name) / "data")})
-        imported = run_import(fresh, REGISTRY, "bench", [str(write_rows(Path(name), count))])
+        imported = run_import(fresh, REGISTRY, "bench", [str(write_rows(Path(name), rows))])
         print(f"import: {imported.line()}")
         with watched(memory=memory) as watch:
             summary = run_backfill(fresh, REGISTRY, "bench", planes=planes)
@@ -178,6 +188,7 @@ def filled(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--corpus", type=Path, help="corpus.jsonl with a `text` a line; default: made-up sentences")
     parser.add_argument("--embedder", choices=("minilm", "hash"), default="minilm")
     parser.add_argument("--slope", action="store_true", help="memory of a run ten times as long")
     arguments = parser.parse_args()
@@ -185,20 +196,21 @@ def main() -> None:
     settings = Settings.model_validate({"embedder": embedder})
     if arguments.slope:
         for count in (arguments.rows, 10 * arguments.rows):
-            _, watch = filled(settings, count, PLANES, memory=True)
+            _, watch = filled(settings, texts(count, arguments.corpus), PLANES, memory=True)
             print(f"rows {count:,}: peak {watch.peak_mb:,.0f} MB, slope {watch.slope_mb_per_minute():+.1f} MB/min")
         return
     # The embedder before and after, because a machine's speed drifts.
-    before = bare(settings, arguments.rows)
+    rows = texts(arguments.rows, arguments.corpus)
+    before = bare(settings, rows)
     for planes in (("vector",), PLANES):
-        summary, watch = filled(settings, arguments.rows, planes)
-        after = bare(settings, arguments.rows)
+        summary, watch = filled(settings, rows, planes)
+        after = bare(settings, rows)
         base, base_cpu = (before[0] + after[0]) / 2, (before[1] + after[1]) / 2
-        whole = arguments.rows / (summary.seconds + summary.startup_seconds)
+        whole = len(rows) / (summary.seconds + summary.startup_seconds)
         staged = max(lane.stage_seconds for lane in summary.lanes)
         print(
-            f"planes {', '.join(planes)}, of the embedder's rows/s: {arguments.rows / staged / base:.2f} staging, "
-            f"{arguments.rows / summary.seconds / base:.2f} with loading and indexing, {whole / base:.2f} with the "
+            f"planes {', '.join(planes)}, of the embedder's rows/s: {len(rows) / staged / base:.2f} staging, "
+            f"{len(rows) / summary.seconds / base:.2f} with loading and indexing, {whole / base:.2f} with the "
             f"start of Ray ({summary.startup_seconds:.1f} s); CPU-s {watch.cpu_seconds:.1f} for {base_cpu:.1f} of "
             "the embedder"
         )
