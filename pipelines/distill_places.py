@@ -41,7 +41,8 @@ def fit_tree(flow: Flow, job: Job) -> RoutingTree:
     share = 1.0 if total <= settings.sample else settings.sample / total
     sampled = flow.each(bundles(job, names), Several(Sample(job, share)), job="sample")
     found = sorted(pair for bundle in sampled for pairs in bundle for pair in pairs)
-    vectors = np.stack([np.frombuffer(raw, np.float32) for _, raw in found])
+    # A small sample of many rows may hold none of them; the tree then grows from a single leaf.
+    vectors = np.stack([np.frombuffer(raw, np.float32) for _, raw in found]) if found else job.maker().embed([])
     tree = RoutingTree.fit(vectors, settings.max_fan_in)
     job.home.put(TREE, tree.dump())
     route(flow, job, tree)
@@ -107,9 +108,11 @@ class Sample:
 
 def _vectors(job: Job, part: pa.Table, wanted: Sequence[int]) -> np.ndarray:
     """Vectors of the leaves at `wanted`; those of kept rows are made again from the stored summary."""
+    # Typed, because of a part in which nothing is wanted.
+    places = pa.array(wanted, pa.int64())
     if VECTOR in part.column_names:
-        return to_matrix(part[VECTOR].take(wanted))
-    ids = part["node"].take(wanted).to_pylist()
+        return to_matrix(part[VECTOR].take(places))
+    ids = part["node"].take(places).to_pylist()
     with job.rows() as nodes:
         found = nodes.get(DIGEST, ids)
     return job.maker().embed([str(found[node].values["summary"]) if node in found else "" for node in ids])

@@ -100,6 +100,18 @@ def test_the_tree_does_not_depend_on_order_or_layout(tmp_path: Path) -> None:
     assert one.tree() == other.tree()
 
 
+@pytest.mark.parametrize("sample", [2, 8, 40])
+def test_a_tree_fitted_on_a_few_of_the_rows_is_a_tree_of_all(sample: int, tmp_path: Path) -> None:
+    tenant = Digested(tmp_path / "one", distill={**SMALL, "sample": sample, "batch": 2})
+    tenant.put(*(note(i) for i in range(60)))
+    assert tenant.run().complete
+    check_shape(tenant.tree(), SMALL["max_fan_in"], SMALL["input_budget"])
+    other = Digested(tmp_path / "other", distill={**SMALL, "sample": sample}, rows_per_part=7)
+    other.put(*(note(i) for i in reversed(range(60))))
+    other.run()
+    assert other.tree() == tenant.tree()
+
+
 def test_an_unchanged_run_makes_no_call_and_no_write(tmp_path: Path) -> None:
     tenant = Digested(tmp_path)
     tenant.put(*(note(i) for i in range(50)))
