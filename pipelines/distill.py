@@ -11,7 +11,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -79,11 +78,10 @@ def run_distill(  # noqa: PLR0913 - the options of the command
     home = base / made_by
     job = Job(settings, registry, tenant, made_by, 0, "", home, home / run, full, open_models=open_models)
     letters_path = settings.data_path("dead_letters") / f"distill-{tenant}-{run}.jsonl"
-    with ExitStack() as open_:
-        letters = open_.enter_context(DeadLetters(letters_path))
-        engine = bulk or open_bulk(settings)
-        # A bulk engine needs Ray for the least of its work.
-        spread = open_.enter_context(RayFlow(settings, few=0) if engine else RayFlow(settings))
+    engine = bulk or open_bulk(settings)
+    # A bulk engine needs Ray for the least of its work.
+    spread = RayFlow(settings, few=0) if engine else RayFlow(settings)
+    with DeadLetters(letters_path) as letters, spread:
         distill = Distill(job, base, flow or spread, engine, letters, on_progress or _unheard)
         total, state = distill.execute(dry_run=dry_run)
         seconds = time.perf_counter() - started - spread.startup_s
@@ -150,7 +148,7 @@ class Distill:
                 return self.total, state
             with nodes.store.lease(self.job.tenant, "distill"):
                 # Another run may have ended while this one waited or looked.
-                return self._run(nodes, State.of(self.base))
+                return self._run(nodes, pages, State.of(self.base))
 
     def _nothing_new(self, nodes: Nodes, pages: Sequence[PageRead], state: State) -> bool:
         """Whether the rows are those that the stored tree was made of. Rows written meanwhile are for the next run."""
@@ -169,10 +167,10 @@ class Distill:
         """Whether the last run was complete and of this recipe."""
         return state.complete and state.recipe == self.job.recipe and not self.job.full
 
-    def _run(self, nodes: Nodes, state: State) -> tuple[Report, State]:
+    def _run(self, nodes: Nodes, pages: Sequence[PageRead], state: State) -> tuple[Report, State]:
         self._recover()
         tree = stored_tree(self.job)
-        read = self._read(source_pages(self.job, nodes), tree)
+        read = self._read(pages, tree)
         trusted = self._stands(state) and (nodes.count(), read.stored) == (state.nodes, state.leaves)
         if trusted and not read.changed:
             # The rows differ where the tree has nothing: a row went whose summary the guard had blocked.

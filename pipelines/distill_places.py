@@ -16,12 +16,12 @@ import pyarrow as pa
 from pipelines.distill_job import Job, Report
 from pipelines.distill_leaf import KEPT, MADE, VECTOR, Leaf, get_leaves, to_matrix
 from pipelines.distill_parts import Joined, Several, bundles, parts
+from pipelines.distill_source import share
 from pipelines.flow import Flow, Grouping
 from recall.digest.hashes import leaf_hash, sem_hash, text_hash
 from recall.digest.nodes import DIGEST, TENANT_NODE, Node
 from recall.digest.rollup import spread
 from recall.digest.routing import RoutingTree, cluster_id
-from recall.keys import content_hash
 from recall.rows import Json, Ref, Row
 
 TREE = "routing.npz"
@@ -99,7 +99,7 @@ class Sample:
     share: float
 
     def __call__(self, name: str) -> list[tuple[str, bytes]]:
-        part = self.job.run.read_table(name, ["node", "vector"])
+        part = self.job.run.read_table(name, ["node", VECTOR])
         nodes = part["node"].to_pylist()
         chosen = [at for at, node in enumerate(nodes) if self.share >= 1 or _chance(node) < self.share]
         vectors = _vectors(self.job, part, chosen)
@@ -150,7 +150,8 @@ class Overfull:
     full: Mapping[str, int]
 
     def __call__(self, name: str) -> pa.Table:
-        part = self.job.run.read_table(name)
+        stored = [VECTOR] if name.startswith(MADE) else []
+        part = self.job.run.read_table(name, ["node", "routing", *stored])
         paths, nodes = part["routing"].to_pylist(), part["node"].to_pylist()
         wanted = [at for at, path in enumerate(paths) if self._wanted(path, nodes[at])]
         found = _vectors(self.job, part, wanted) if wanted else np.zeros((0, 1), np.float32)
@@ -227,7 +228,7 @@ class PlaceLeaves:
             ),
             # All that the levels above are made of, and planned by.
             fingerprint=sum(
-                int(content_hash([leaf.node, content, leaf.routing, leaf.tokens, leaf.scope]), 16)
+                share(leaf.node, content, leaf.routing, leaf.tokens, leaf.scope)
                 for leaf, content in zip(leaves, hashes, strict=True)
             ),
         )

@@ -52,10 +52,15 @@ def refused(job: Job, leaf: Leaf) -> bool:
     return bool(job.blocked) and refusal(leaf.node, leaf.input_hash, leaf.scope) in job.blocked
 
 
-def fingerprint(leaf: Leaf) -> int:
-    """A leaf's share of a fingerprint. Shares are added up, which depends on no order and no layout of pages
+def share(*values: object) -> int:
+    """What one leaf adds to a fingerprint. Shares are summed, which depends on no order and no layout of pages
     (AdHash: Bellare and Micciancio, EUROCRYPT 1997)."""
-    return int(content_hash([leaf.node, leaf.scope, leaf.input_hash, leaf.scopes]), 16)
+    return int(content_hash(values), 16)
+
+
+def fingerprint(leaf: Leaf) -> int:
+    """The share of a row: all that its digest and the places of it are made of."""
+    return share(leaf.node, leaf.scope, leaf.input_hash, leaf.scopes)
 
 
 @dataclass(frozen=True, slots=True)
