@@ -2,9 +2,9 @@
 
 CPU time is the number to trust on a machine that others use. The whole family of processes counts, Ray's own included.
 
-python benchmarks/backfill.py --rows 20000                                  # made-up sentences of 8 to 24 words
-python benchmarks/backfill.py --rows 8000 --corpus FOLDER/corpus.jsonl      # passages of a BEIR corpus
-python benchmarks/backfill.py --rows 20000 --embedder hash --slope
+python -m benchmarks.backfill --rows 20000                                  # made-up sentences of 8 to 24 words
+python -m benchmarks.backfill --rows 8000 --corpus FOLDER/corpus.jsonl      # passages of a BEIR corpus
+python -m benchmarks.backfill --rows 20000 --embedder hash --slope
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+from benchmarks.processes import family
 from pipelines.backfill import BackfillSummary, run_backfill
 from pipelines.importing import run_import
 from recall.models import open_embedder
@@ -99,13 +100,13 @@ class Watch(threading.Thread):
         self._done = threading.Event()
 
     def run(self) -> None:
-        self._before = sum(_cpu(pid) for pid in _family())
+        self._before = sum(_cpu(pid) for pid in family(os.getpid()))
         while not self._done.wait(0.5):
-            family = _family()
+            processes = family(os.getpid())
             if self._memory:
-                self.samples.append((time.perf_counter(), sum(_pss(pid) for pid in family)))
+                self.samples.append((time.perf_counter(), sum(_pss(pid) for pid in processes)))
             # The last reading of a process that ended stays.
-            self._cpu |= {pid: used for pid in family if (used := _cpu(pid))}
+            self._cpu |= {pid: used for pid in processes if (used := _cpu(pid))}
 
     def stop(self) -> None:
         self._done.set()
@@ -126,22 +127,6 @@ class Watch(threading.Thread):
         mean_m = sum(m for _, m in half) / len(half)
         spread = sum((t - mean_t) ** 2 for t, _ in half)
         return 60 / 1024 * sum((t - mean_t) * (m - mean_m) for t, m in half) / spread
-
-
-def _family() -> list[int]:
-    """This process and its descendants."""
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    found, todo = [], [int(Path("/proc/self").resolve().name)]
-    while todo:
-        found.append(todo[-1])
-        todo += parents.get(todo.pop(), [])
-    return found
 
 
 def _cpu(pid: int) -> float:

@@ -1,6 +1,6 @@
 """Distillation of many rows in one scope: wall time, model calls and memory of a first, an unchanged and a 1 % run.
 
-    python benchmarks/distill_scale.py --rows 100000
+    python -m benchmarks.distill_scale --rows 100000
 
 Extractive summaries over the hash embedder: what is measured is everything around the models. Rows are short enough to
 be their own summaries, so every call is one above the rows. Memory is the resident size of the largest process, and of
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.processes import family
 from pipelines.context import ray_session
 from pipelines.distill import run_distill
 from pipelines.distill_summary import DistillSummary
@@ -61,24 +62,9 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._ended.wait(1.0):
-            sizes = [_private_bytes(pid) for pid in _family(os.getpid())]
+            sizes = [_private_bytes(pid) for pid in family(os.getpid())]
             self.largest = max(self.largest, *sizes)
             self.together = max(self.together, sum(sizes))
-
-
-def _family(root: int) -> list[int]:
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except OSError:
-                continue
-            parents[int(entry.name)] = int(stat.rsplit(")", 1)[1].split()[1])
-    found = [root]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
 
 
 def _private_bytes(pid: int) -> int:
